@@ -36,7 +36,7 @@ LIBRARIES = {
 }
 """Modules that may import a library: by name, or a folder with its dot."""
 
-SQL_MODULES = "core. features. file. fleet. integrations. ops.cli.examples ops.views. testing."
+SQL_MODULES = "core. features. file. fleet. integrations. ops.views. testing."
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b"
     r"|\bDELETE\s+FROM\b|\b(CREATE|DROP|ALTER)\s+(TEMP\s+)?(TABLE|VIEW|TRIGGER|INDEX)\b"

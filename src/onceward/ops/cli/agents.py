@@ -25,6 +25,8 @@ def ls(
     List the other agents that a message to all reaches, by name.
 
     A search looks in names, descriptions, capabilities and accepted types.
+
+    Example: onceward agents ls --search translate
     """
     found = box.agents.list(search=search, limit=limit, after=after)
     return [
@@ -48,6 +50,8 @@ def register(
     Register our agent: messages to all reach it, and others find it by its capabilities.
 
     init, work and every program that opens the file under its agent's name do the same.
+
+    Example: onceward agents register --capability translate
     """
     box.agents.register(description=description, capabilities=capability)
     return [{"agent": box.agent}]
@@ -60,17 +64,27 @@ def remove(box: Postbox, /) -> Found:
 
     Its subscriptions outside channels end too; onceward channel leave ends its membership of a
     channel. The next program that opens its file under its name registers it again.
+
+    Example: onceward agents remove
     """
     return [{"agent": box.agent, "removed": box.agents.remove()}]
 
 
 @command("pattern", "new")
 def subscribe(box: Postbox, pattern: Pattern, /) -> Found:
-    """Subscribe to messages that other agents of the home publish under a topic pattern."""
+    """
+    Subscribe to messages that other agents of the home publish under a topic pattern.
+
+    Example: onceward agents subscribe 'build.#'
+    """
     return [{"pattern": pattern, "new": box.agents.subscribe(pattern)}]
 
 
 @command("pattern", "ended")
 def unsubscribe(box: Postbox, pattern: Pattern, /) -> Found:
-    """End a subscription to topics of other agents."""
+    """
+    End a subscription to topics of other agents.
+
+    Example: onceward agents unsubscribe 'build.#'
+    """
     return [{"pattern": pattern, "ended": box.agents.unsubscribe(pattern)}]

@@ -18,7 +18,6 @@ from typing import Final
 from cyclopts import App, CycloptsError
 
 from onceward.errors import OncewardError
-from onceward.ops.cli.examples import example
 from onceward.ops.cli.exit_codes import DONE, FAILED, SIGNAL, USAGE, Failed, Usage, code_of, problem
 from onceward.ops.cli.file_word import is_file, with_file
 from onceward.ops.cli.output import note
@@ -181,10 +180,10 @@ def _version() -> str:
 
 
 def described(name: str) -> str:
-    """Return a command's help text: its docstring without the arguments, then an example."""
+    """Return a command's help text: its docstring without the arguments."""
     module, _, function = COMMANDS[name].partition(":")
     doc = inspect.getdoc(getattr(import_module(module), function)) or ""
-    return f"{doc.partition(ARGUMENTS)[0]}\n\n{example(name)}".rstrip()
+    return doc.partition(ARGUMENTS)[0].rstrip()
 
 
 def called_by(tokens: Sequence[str]) -> str | None:

@@ -42,6 +42,8 @@ def backup(*words: Words, where: Where = WHERE) -> int:
     existing copy is not overwritten (exit code 5).
 
     Columns: copy, agent, at.
+
+    Example: onceward backup shop.db /backups/shop.backup
     """
     source, target = _pair(words, where, "COPY")
     info = _copied(existing(source), target)
@@ -63,6 +65,8 @@ def restore(
     rollback means for peers, and how many messages each has exchanged since.
 
     Columns: file, agent, at, saved.
+
+    Example: onceward restore shop.db /backups/shop.backup --dry-run
     """
     path, source = _pair(words, where, "BACKUP")
     _refuse_open(path)

@@ -47,6 +47,10 @@ def cancel(
 
     Columns: id, outcome (cancelled, asked, too_late), state. If all were too late, the exit code is
     5; if some were, it is 6.
+
+    Example: onceward cancel 0199f0c2 --reason 'wrong amount' --wait 5s
+
+    Example: onceward cancel --to billing --type invoice.created --yes
     """
     chosen = {"to": to, "sender": sender, "type": type, "session": where.session, "key": key}
     which = {name: value for name, value in chosen.items() if value is not None}

@@ -89,6 +89,8 @@ def create(
     """
     Create a channel that our agent owns, and print its name.
 
+    Example: onceward channel create news pubsub --description 'build results'
+
     Args:
         description: Purpose of the channel.
         ensure: Accept an existing channel unchanged, instead of failing with exit code 5.
@@ -107,6 +109,8 @@ def ls(box: Postbox, name: Name | None = None, /, *, where: Where = WHERE) -> Fo
 
     Columns: name, type, state, created_by, created, description; of one channel: agent, role,
     number.
+
+    Example: onceward channel ls news
     """
     columns = COLUMNS if name is None else MEMBERS
     found = box.channels.list() if name is None else box.channels.get(name).members()
@@ -115,26 +119,42 @@ def ls(box: Postbox, name: Name | None = None, /, *, where: Where = WHERE) -> Fo
 
 @command()
 def show(box: Postbox, name: Name, /) -> Found:
-    """Show a channel: its type, its state and its settings."""
+    """
+    Show a channel: its type, its state and its settings.
+
+    Example: onceward channel show news
+    """
     found = box.channels.get(name).info()
     return picked(found, FACTS) | found.config.model_dump(mode="json")
 
 
 @command("channel", "new")
 def join(box: Postbox, name: Name, /, *, role: Role = "member") -> Found:
-    """Join a channel."""
+    """
+    Join a channel.
+
+    Example: onceward channel join news --role observer
+    """
     return _changed(box, {"channel": name, "new": box.channels.get(name).join(role)})
 
 
 @command("channel", "left")
 def leave(box: Postbox, name: Name, /) -> Found:
-    """Leave a channel."""
+    """
+    Leave a channel.
+
+    Example: onceward channel leave news
+    """
     return _changed(box, {"channel": name, "left": box.channels.get(name).leave()})
 
 
 @command("channel", "new")
 def add(box: Postbox, name: Name, /, *agents: Agents, role: Role = "member") -> Found:
-    """Add agents to a channel that our agent owns, all or none, and print how many are new."""
+    """
+    Add agents to a channel that our agent owns, all or none, and print how many are new.
+
+    Example: onceward channel add news billing audit
+    """
     return _changed(box, {"channel": name, "new": box.channels.get(name).add_many(agents, role)})
 
 
@@ -144,6 +164,8 @@ def remove(box: Postbox, name: Name, agent_name: Agents | None = None, /) -> Fou
     Remove an agent from a channel that our agent owns, or without an agent the channel itself.
 
     Only a closed channel is removed; its name may be used again.
+
+    Example: onceward channel remove news audit
     """
     if agent_name is None:
         box.channels.remove(name)
@@ -157,40 +179,62 @@ def subscribe(box: Postbox, name: Name, pattern: Pattern, /) -> Found:
     Subscribe to a channel's messages under a pattern of topics.
 
     An agent that is not a participant becomes an observer.
+
+    Example: onceward channel subscribe news 'build.#'
     """
     return _changed(box, {"channel": name, "new": box.channels.get(name).subscribe(pattern)})
 
 
 @command("channel", "ended")
 def unsubscribe(box: Postbox, name: Name, pattern: Pattern, /) -> Found:
-    """End a subscription to a channel's topics."""
+    """
+    End a subscription to a channel's topics.
+
+    Example: onceward channel unsubscribe news 'build.#'
+    """
     return _changed(box, {"channel": name, "ended": box.channels.get(name).unsubscribe(pattern)})
 
 
 @command("channel", "state")
 def pause(box: Postbox, name: Name, /, *, mode: Mode = "hold") -> Found:
-    """Pause a channel that our agent owns."""
+    """
+    Pause a channel that our agent owns.
+
+    Example: onceward channel pause news --mode reject
+    """
     (channel := box.channels.get(name)).pause(mode)
     return _state(box, channel)
 
 
 @command("channel", "state")
 def resume(box: Postbox, name: Name, /) -> Found:
-    """End the pause of a channel; messages that wait at their senders are sent."""
+    """
+    End the pause of a channel; messages that wait at their senders are sent.
+
+    Example: onceward channel resume news
+    """
     (channel := box.channels.get(name)).resume()
     return _state(box, channel)
 
 
 @command("channel", "state")
 def drain(box: Postbox, name: Name, /) -> Found:
-    """Refuse new messages in a channel that our agent owns; sent ones are still delivered."""
+    """
+    Refuse new messages in a channel that our agent owns; sent ones are still delivered.
+
+    Example: onceward channel drain news
+    """
     (channel := box.channels.get(name)).drain()
     return _state(box, channel)
 
 
 @command("channel", "state")
 def close(box: Postbox, name: Name, /) -> Found:
-    """Close a channel that our agent owns; messages that wait at senders become dead letters."""
+    """
+    Close a channel that our agent owns; messages that wait at senders become dead letters.
+
+    Example: onceward channel close news
+    """
     (channel := box.channels.get(name)).close()
     return _state(box, channel)
 

@@ -47,6 +47,8 @@ def send(
     Send to a channel's recipients in one commit, and print the id that all copies carry.
 
     A response needs --correlation-id, which is that of its query.
+
+    Example: onceward channel send news 'all green' --topic build.done
     """
     channel = box.channels.get(name, session=in_session(where))
     posted = channel.send(parsed(body), kind=cast("Kind", kind), **options.given())
@@ -74,6 +76,8 @@ def receive(
     status is reported to the sender. After received and in_progress the message stays leased for
     the channel's ack timeout, and onceward channel ack with the printed handle ends it; otherwise
     it is delivered again.
+
+    Example: onceward channel receive news --wait 5s --status received
     """
     channel = box.channels.get(name)
     message = channel.receive(type, timeout=wait or 0.0, topics=topic)
@@ -112,6 +116,8 @@ def ack(
 
     received and in_progress extend its ack timeout, completed ends it, failed retries it or makes
     it a dead letter. After the timeout nothing is changed: exit code 5.
+
+    Example: onceward channel ack news HANDLE completed --detail 'took 3 s'
     """
     channel = box.channels.get(name)
     told = channel.acknowledge(channel.attach(handle), status, detail)
@@ -121,7 +127,11 @@ def ack(
 
 @command(*ACKS)
 def acks(box: Postbox, name: Name, message_id: MessageId, /) -> Found:
-    """List the acknowledgments of a message that our agent sent."""
+    """
+    List the acknowledgments of a message that our agent sent.
+
+    Example: onceward channel acks news 0199f0c2-7d1e
+    """
     found = box.channels.get(name).acknowledgments(message_id)
     if not found:
         why = "has no acknowledgment yet, or our agent did not send it"
@@ -144,6 +154,8 @@ def history(
 
     Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with
     total_count, has_more and next.
+
+    Example: onceward channel history news --since 2h --json
     """
     page = box.channels.get(name).history(**sought.filters(), session=where.session)
     return print_page(page, where)
@@ -159,7 +171,11 @@ def publish(
     options: Delayed = DELAYED,
     where: Conversation = TALK,
 ) -> Found:
-    """Send to all subscribers of a topic, outside any channel, and print the ids."""
+    """
+    Send to all subscribers of a topic, outside any channel, and print the ids.
+
+    Example: onceward publish build.done 'all green'
+    """
     ids = box.session(in_session(where)).publish(topic, parsed(body), **options.given())
     box.run_until_idle()
     return [{"id": each} for each in ids]

@@ -27,6 +27,8 @@ def check(*files: Path, where: Where = WHERE) -> int:
 
     Columns: path, invariant, offender, rule.
 
+    Example: onceward check shop.db billing.db
+
     Args:
         files: The files; default as for --db.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from onceward.file.read_only import FileReader
 from onceward.ops.cli.exit_codes import DONE
@@ -14,6 +15,7 @@ from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Answer, Where, open_box
 
 Found = int | Mapping[str, Any] | Iterable[Any] | None
+SECTION: Final = re.compile(r"\n\n(?=Example:|Args:)")
 
 
 def command(*columns: str) -> Callable[[Callable[..., Found]], Callable[..., int]]:
@@ -84,5 +86,5 @@ def _documented(text: str, columns: Sequence[str]) -> str:
     doc = cleandoc(text)
     if len(columns) < 2:  # noqa: PLR2004 - one column is named by the summary
         return doc
-    told, args, rest = doc.partition("\n\nArgs:")
-    return f"{told}\n\nColumns: {', '.join(map(label, columns))}.{args}{rest}"
+    told, *rest = SECTION.split(doc, maxsplit=1)
+    return "\n\n".join([told, f"Columns: {', '.join(map(label, columns))}.", *rest])

@@ -16,6 +16,8 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], said("The shell.
     Write it to the place where the shell looks for completions: for bash
     ~/.local/share/bash-completion/completions/onceward, for zsh a folder of $fpath (as _onceward),
     for fish ~/.config/fish/completions/onceward.fish.
+
+    Example: onceward completion bash
     """
     from onceward.ops.cli.app import build  # noqa: PLC0415 - it imports this module
 

@@ -53,14 +53,22 @@ def ls(
     limit: Limit = 100,
     where: Conversation = CONVERSATION,
 ) -> Found:
-    """List dead letters, oldest first."""
+    """
+    List dead letters, oldest first.
+
+    Example: onceward dead ls --reason rejected --older-than 7d
+    """
     rows = sought.rows(found, where.session, older_than)
     return rows[:limit] if limit >= 0 else rows
 
 
 @command()
 def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> int:
-    """Show all of a dead letter, with its frame."""
+    """
+    Show all of a dead letter, with its frame.
+
+    Example: onceward dead show 0199f0c2
+    """
     message_id = whole_id(found, dead_ids, id)
     rows = [with_frame(found, each) for each in message(found, message_id).dead]
     if where.json:
@@ -85,6 +93,10 @@ def replay(
 
     Under its own id a message takes effect once, even if it was processed after all. If only some
     were replayed, the exit code is 6. A handler with steps continues after its stored steps.
+
+    Example: onceward dead replay 0199f0c2
+
+    Example: onceward dead replay --peer billing --rate 10 --yes
     """
     if (from_step is not None or without_steps) and not ids:
         msg = "--from-step and --without-steps work on single dead letters: give their ids"
@@ -108,7 +120,13 @@ def discard(
     choice: Choice = CHOICE,
     where: Conversation = CONVERSATION,
 ) -> int:
-    """Discard dead letters and print their ids; a discarded one cannot be replayed."""
+    """
+    Discard dead letters and print their ids; a discarded one cannot be replayed.
+
+    Example: onceward dead discard --type invoice.created --dry-run
+
+    Example: onceward dead discard --older-than 30d --yes
+    """
     work = (_discard, _discard_all)
     return _settle("discard", ids, choice, where, work=work, older_than=older_than)
 

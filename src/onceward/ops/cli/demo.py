@@ -47,6 +47,10 @@ def demo(
     With --agents a single agent runs a loop of a fake model and its tools. Its process is killed
     after each call in turn, before the result is stored. At the end its journey is drawn.
 
+    Example: onceward demo --seconds 5 --kills 2
+
+    Example: onceward demo --agents
+
     Args:
         path: The folder to review. Default: four packages of the standard library.
         seconds: How long they work.

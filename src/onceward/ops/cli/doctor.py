@@ -41,6 +41,10 @@ def doctor(
 
     Columns: check, level, found, cure; of changes: check, change.
 
+    Example: onceward doctor *.db
+
+    Example: onceward doctor shop.db --repair --dry-run
+
     Args:
         files: The files; default as for --db.
 

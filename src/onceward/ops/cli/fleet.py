@@ -57,6 +57,8 @@ def reconcile(
 
     Columns: verdict, messages, meaning.
 
+    Example: onceward fleet reconcile '/srv/agents/**/*.db' --out /var/reports/today
+
     Args:
         grace: Messages that changed less than this long before the reading count as in flight.
         late_after: A message that took longer than this from send to effect is late.
@@ -141,6 +143,8 @@ def demo(
     backups, copied, damaged and pruned. Exit code 1 unless exactly the injected faults are found.
 
     Columns: verdict, made, found, meaning.
+
+    Example: onceward fleet demo --size 2 --home /tmp/fleet
 
     Args:
         size: How many times everything happens.

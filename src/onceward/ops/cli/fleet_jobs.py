@@ -40,6 +40,8 @@ def metrics(*paths: Paths, how: Reporting = REPORTING, resume: Resume = False) -
     peers that are currently not reached.
 
     Columns: agent, hour, sent, received, out_depth, in_depth, out_retries, in_retries, dead.
+
+    Example: onceward fleet metrics '/srv/agents/**/*.db' --out /var/metrics
     """
     with results(how, resume=resume) as out, fleet_of(paths, how) as (fleet, on_step):
         from onceward.fleet.spark import metrics as job  # noqa: PLC0415 - an extra
@@ -66,6 +68,8 @@ def threads(*paths: Paths, how: Reporting = REPORTING, resume: Resume = False) -
     Collect conversations across agents, and how long each agent waited for an answer.
 
     Columns: thread, messages, agents, began_at, last_at, open.
+
+    Example: onceward fleet threads '/srv/agents/**/*.db' --out /var/threads
     """
     with results(how, resume=resume) as out, fleet_of(paths, how) as (fleet, on_step):
         from onceward.fleet.spark import threads as job  # noqa: PLC0415 - an extra
@@ -91,6 +95,8 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
 
     Columns: sender, recipient, messages, p50, p99.
 
+    Example: onceward fleet graph /var/reports/today
+
     Args:
         reconciled: The folder that fleet reconcile wrote.
 
@@ -114,6 +120,8 @@ def export(*paths: Paths, how: Into, redact: tuple[str, ...] = (), where: str = 
     conversations.jsonl has one line for each conversation. Exit code 6 if a file could not be read.
 
     Columns: file, conversations.
+
+    Example: onceward fleet export '/srv/agents/**/*.db' --out /srv/export --redact body
 
     Args:
         redact: JSON pointers into bodies, such as /customer/email; * is every member or item.
@@ -144,6 +152,8 @@ def replay(
     beside it. Exit code 6 if some failed, or if a file could not be read.
 
     Columns: id, reason or outcome, _db.
+
+    Example: onceward fleet replay '/srv/agents/**/*.db' --where "reason = 'rejected'" --out replays
 
     Args:
         where: A condition in SQL on dead letters, such as "reason = 'expired'".

@@ -90,6 +90,8 @@ def history(
 
     Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with
     total_count, has_more and next.
+
+    Example: onceward history --recipient billing --state dead --since 2h
     """
     page = box.history(**sought.filters(), channel=channel, session=where.session)
     return print_page(page, where)
@@ -106,7 +108,11 @@ def print_page(page: Page, where: Where) -> int:
 
 @command(*COLUMNS)
 def thread(box: Postbox, id: Id, /) -> Found:
-    """List the conversation of a message, oldest first, without consuming any."""
+    """
+    List the conversation of a message, oldest first, without consuming any.
+
+    Example: onceward thread 0199f0c2
+    """
     with views(box.file.path) as found:
         message_id = whole_id(found, message_ids, id)
     return _rows(box.thread(message_id))
@@ -114,7 +120,11 @@ def thread(box: Postbox, id: Id, /) -> Found:
 
 @command(*COLUMNS)
 def search(box: Postbox, /, *words: Words, limit: Limit = 100) -> Found:
-    """List messages whose body has all words, best match first; needs search=True."""
+    """
+    List messages whose body has all words, best match first; needs search=True.
+
+    Example: onceward search invoice 'over*' --limit 10
+    """
     return _rows(box.search(" ".join(words), limit=limit).messages)
 
 

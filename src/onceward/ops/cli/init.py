@@ -25,6 +25,8 @@ def init(name: Name, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
 
     An existing file is kept and its schema is updated, so init may be repeated.
     Other agents of the same home reach the new one by its name.
+
+    Example: onceward init shop
     """
     path = agent_file(name, home)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,8 @@ def new(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
 
     Give it to the peer's operator in private, who adds it with onceward keys add AGENT; AGENT is
     the name of the agent here. It is stored in HOME/keys/PEER, mode 0600.
+
+    Example: onceward keys new bob
     """
     secret = _keys(home).create(peer)
     note(f"give it to the operator of {peer}: onceward keys add AGENT, with the name of your agent")
@@ -39,6 +41,10 @@ def add(peer: Peer, given: Secret = "-", /, *, home: Home = None, answer: Answer
     Add the secret that a peer's operator created; stdin keeps it out of shell histories.
 
     The old secret stays valid beside it until onceward keys rotate PEER --finish.
+
+    Example: cat secret.txt | onceward keys add alice
+
+    Example: onceward keys add alice whsec_rqzWWFhWXkyYhsZoIqvBbxXjS8qXPMvk
     """
     _keys(home).add(peer, read_stdin() if given == "-" else given)
     return _row(home, peer, answer)
@@ -52,6 +58,8 @@ def ls(*, home: Home = None, answer: Answer = ANSWER) -> int:
     sides of a pair list the same fingerprint, which does not reveal the secret.
 
     Columns: peer, created_at, count, mode_ok, fingerprint.
+
+    Example: onceward keys ls --json
     """
     rows = [_fields(each) for each in _keys(home).list()]
     return emit(rows, COLUMNS, answer)
@@ -70,6 +78,10 @@ def rotate(
 
     Parcels keep flowing: add the new secret at the peer, then finish on both sides.
 
+    Example: onceward keys rotate bob
+
+    Example: onceward keys rotate bob --finish
+
     Args:
         finish: Delete the old secret.
 
@@ -84,7 +96,11 @@ def rotate(
 
 
 def remove(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
-    """Remove the key of a peer; then neither side reaches the other."""
+    """
+    Remove the key of a peer; then neither side reaches the other.
+
+    Example: onceward keys remove bob
+    """
     _keys(home).remove(peer)
     return emit({"peer": peer, "removed": True}, ("peer",), answer) if answer.json else DONE
 

@@ -18,7 +18,11 @@ Name = Annotated[str, said(WHICH, allow_leading_hyphen=True)]
 
 @command("scope", "name", "messages", "size", "rate", "burst", "overflow")
 def ls(box: Postbox, /) -> Found:
-    """List the limits."""
+    """
+    List the limits.
+
+    Example: onceward limits ls
+    """
     return map(asdict, box.limits.list())
 
 
@@ -41,6 +45,12 @@ def set_(
     Pending messages are limited by number and by size, the file by size, its sends and the messages
     that it accepts from each sender by rate.
 
+    Example: onceward limits set session '*' --messages 1000 --overflow hold
+
+    Example: onceward limits set send --rate 50 --burst 200
+
+    Example: onceward limits set file --size 1000000000
+
     Args:
         messages: Maximum number of messages.
         size: Maximum bytes of frames, or of the file.
@@ -54,7 +64,11 @@ def set_(
 
 @command()
 def remove(box: Postbox, scope: Scope, name: Name = "", /) -> None:
-    """Remove a limit; messages that only this limit held back are sent."""
+    """
+    Remove a limit; messages that only this limit held back are sent.
+
+    Example: onceward limits remove session '*'
+    """
     if not box.limits.remove(scope, name):
         msg = f"there is no limit of {scope} {name}".rstrip()
         raise NothingThere(msg)
@@ -62,12 +76,20 @@ def remove(box: Postbox, scope: Scope, name: Name = "", /) -> None:
 
 @command("scope", "messages", "bytes")
 def fullness(box: Postbox, /) -> Found:
-    """Print how full each limited scope is."""
+    """
+    Print how full each limited scope is.
+
+    Example: onceward limits fullness
+    """
     full = box.limits.fullness().items()
     return [{"scope": scope, "messages": count, "bytes": size} for scope, (count, size) in full]
 
 
 @command("id", "recipient", "session", "scope", "name", "policy", "dropped_at", "line")
 def drops(box: Postbox, /, *, limit: Limit = 100) -> Found:
-    """List the messages that policies dropped, newest first."""
+    """
+    List the messages that policies dropped, newest first.
+
+    Example: onceward limits drops --limit 20
+    """
     return map(asdict, box.limits.drops(limit=limit))

@@ -65,6 +65,8 @@ def ls(
     state, attempts, created, due, reason. Of the inbox: id, sender, session, type, state,
     attempts, received, reason. Messages come newest first.
 
+    Example: onceward ls outbox --state pending --peer billing
+
     Args:
         what: Counts by peer, session and state; the inbox's lanes; or the messages of a box.
         state: Only this state; ready, waiting, leased and empty are states of lanes.
@@ -85,6 +87,8 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
     that an agent sent to itself has a row in both boxes. It also shows the steps of its handler
     with their attempts and seconds, its output streams, and its transitions if the file records
     them.
+
+    Example: onceward show 0199f0c2
     """
     message_id = whole_id(found, message_ids, id)
     known = message(found, message_id, window=NEVER)
@@ -112,6 +116,10 @@ def stats(found: FileReader, /) -> Found:
     Print the current numbers, and the totals since the file was created.
 
     The totals survive the pruning of old rows.
+
+    Example: onceward stats shop.db --json
+
+    Example: onceward stats shop.db --watch 2s
     """
     return overview.stats(found)
 

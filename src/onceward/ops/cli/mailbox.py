@@ -109,6 +109,8 @@ def ensure(
     printed id leads to it. The first call fixes how long it lives; a later one changes nothing and
     says so.
 
+    Example: onceward mailbox ensure task.queue --ttl 7d
+
     Args:
         ttl: How long it lives, from now.
         forever: It never expires.
@@ -131,7 +133,11 @@ def ensure(
 
 @command(*COLUMNS)
 def ls(box: Postbox, /) -> Found:
-    """List the public mailboxes of the home; private ones are never listed."""
+    """
+    List the public mailboxes of the home; private ones are never listed.
+
+    Example: onceward mailbox ls
+    """
     return [picked(each, COLUMNS) for each in box.mailboxes.list()]
 
 
@@ -149,6 +155,8 @@ def send(
     Send a message to a mailbox and print its id.
 
     A message that cannot be delivered now stays in our outbox.
+
+    Example: onceward mailbox send task.queue '{"page": 1}' --priority urgent
     """
     message_id = box.mailboxes.get(mailbox).send(parsed(body), **options.given())
     state = box.resolve(message_id) if keep else delivered(box, message_id)
@@ -165,6 +173,8 @@ def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) 
     and settles them after printing: at least once. Without a message the exit code is 3, or 4 after
     --wait; if a message has lost its body it is 6, or 1 if there is no other message. --topic and
     --tag work with cursor only.
+
+    Example: onceward mailbox read task.queue lease --name crew --limit 1 --wait 5s
     """
     if problems := READERS[mode](box.mailboxes.get(mailbox), how):
         return readable(problems)
@@ -204,6 +214,8 @@ def reset(box: Postbox, mailbox: Name, mode: ReaderMode, /, *, to: Position = PO
     Set the position of a cursor or a group (lease) of a mailbox.
 
     Messages that members have leased are leased again; those handled exactly once stay handled.
+
+    Example: onceward mailbox reset task.queue lease --name crew --since 2h
     """
     box.mailboxes.get(mailbox).reset(to.name, to.begin, mode=mode)
 
@@ -225,6 +237,8 @@ def query(
     Print messages of a mailbox, newest first, one JSON object for each line.
 
     Nothing is changed.
+
+    Example: onceward mailbox query task.queue --sender shop --limit 10
     """
     sought: MailboxFilters = {
         "topics": topic or None,
@@ -237,14 +251,22 @@ def query(
 
 @command()
 def show(box: Postbox, mailbox: Name, /) -> Found:
-    """Show a mailbox: its owner, when it expires, and how many messages it has."""
+    """
+    Show a mailbox: its owner, when it expires, and how many messages it has.
+
+    Example: onceward mailbox show task.queue
+    """
     found = box.mailboxes.get(mailbox)
     return picked(found, FACTS) | {"messages": found.count()}
 
 
 @command("id")
 def discard(box: Postbox, mailbox: Name, message_id: MessageId, /) -> Found:
-    """Discard a message for all readers of a mailbox; exit code 3 if it does not exist."""
+    """
+    Discard a message for all readers of a mailbox; exit code 3 if it does not exist.
+
+    Example: onceward mailbox discard task.queue 0199f0c2-7d1e
+    """
     if not box.mailboxes.get(mailbox).discard(message_id):
         msg = f"no message {message_id} in that mailbox"
         raise NothingThere(msg)

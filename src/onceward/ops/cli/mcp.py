@@ -44,6 +44,10 @@ def mcp(
     ONCEWARD_MCP_TOKEN must hold the bearer token of the clients; at a loopback address the token is
     required if it is set. The end of input, or an interrupt or terminate signal, ends the program
     (exit codes 130, 143).
+
+    Example: onceward mcp --agent alice --peers billing,audit --limit 30/m
+
+    Example: onceward mcp alice.db --http 127.0.0.1:8425 --read-only
     """
     with needs("mcp", "mcp"):
         import anyio  # noqa: PLC0415 - an extra

@@ -29,6 +29,8 @@ def migrate(
 
     Columns: version, name.
 
+    Example: onceward migrate shop.db --dry-run
+
     Args:
         db: The agent's file; default as for --db.
         dry_run: Print the steps, and change nothing.

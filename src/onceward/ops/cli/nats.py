@@ -48,6 +48,10 @@ def setup(
     the missing streams and prints the state of each; existing ones keep their limits. Exit code 1
     if a stream lets senders be forged.
 
+    Example: onceward nats setup --keeper shop --user billing
+
+    Example: onceward nats setup --keeper shop --url nats://broker:4222 --apply
+
     Args:
         url: The server on which --apply creates the streams.
         apply: Create the streams.

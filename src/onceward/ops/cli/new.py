@@ -47,6 +47,12 @@ def new(
 
     Nothing is overwritten: the folder must be new or empty. For an agent of a framework name
     the framework.
+
+    Example: onceward new my_agent
+
+    Example: onceward new my_agent --pydantic-ai
+
+    Example: onceward new my_agent --langgraph
     """
     starter = _chosen(pydantic_ai=pydantic_ai, langgraph=langgraph)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

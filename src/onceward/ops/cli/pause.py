@@ -12,6 +12,8 @@ def pause(box: Postbox, /) -> Found:
     Stop sending, delivering and handling, in all processes and durably.
 
     No message is lost and no attempt is used up; onceward resume ends the pause.
+
+    Example: onceward pause --agent shop
     """
     box.file.pause()
     return {"agent": box.agent, "paused": box.file.health().paused}
@@ -19,6 +21,10 @@ def pause(box: Postbox, /) -> Found:
 
 @command()
 def resume(box: Postbox, /) -> Found:
-    """End the pause of an agent."""
+    """
+    End the pause of an agent.
+
+    Example: onceward resume --agent shop
+    """
     box.file.resume()
     return {"agent": box.agent, "paused": box.file.health().paused}

@@ -27,13 +27,19 @@ def ls(found: FileReader, /) -> Found:
     List the peers.
 
     A peer without a url is expected beside our file.
+
+    Example: onceward peers ls
     """
     return lists.peers(found)
 
 
 @command()
 def add(box: Postbox, name: Peer, url: Url, /) -> Found:
-    """Register the url of a peer and close its breaker."""
+    """
+    Register the url of a peer and close its breaker.
+
+    Example: onceward peers add billing file:/srv/billing/billing.db
+    """
     box.peers.add(name, url)
     return _row(box, name)
 
@@ -54,6 +60,8 @@ def allow(
     Each is a pattern and may be repeated: * is one segment, a trailing # any number. Without an
     option: all types except those under _system, no channel, no mailbox. The same holds for a peer
     on a network that has no rule.
+
+    Example: onceward peers allow billing --type 'invoice.#'
     """
     box.peers.allow(name, types=type, channels=channel or (), mailboxes=mailbox or ())
     found = box.peers.get(name)
@@ -70,6 +78,8 @@ def ping(box: Postbox, name: Peer, /) -> Found:
     Ask a peer on another machine for a signed answer, and print how far its clock is ahead.
 
     Without an answer the error says what is wrong: clock, key, name, certificate or url.
+
+    Example: onceward peers ping bob
     """
     found = box.peers.ping(name)
     return {
@@ -82,7 +92,11 @@ def ping(box: Postbox, name: Peer, /) -> Found:
 
 @command()
 def remove(box: Postbox, name: Peer, /) -> Found:
-    """Remove a peer's url; messages for it wait, and its stream and breaker are kept."""
+    """
+    Remove a peer's url; messages for it wait, and its stream and breaker are kept.
+
+    Example: onceward peers remove billing
+    """
     _known(box, name)
     box.peers.remove(name)
     return _row(box, name)
@@ -90,7 +104,11 @@ def remove(box: Postbox, name: Peer, /) -> Found:
 
 @command()
 def reset(box: Postbox, name: Peer, /) -> Found:
-    """Close a peer's breaker and end its backoff; the peer is tried again at once."""
+    """
+    Close a peer's breaker and end its backoff; the peer is tried again at once.
+
+    Example: onceward peers reset billing
+    """
     _known(box, name)
     box.peers.reset(name)
     return _row(box, name)
@@ -98,14 +116,22 @@ def reset(box: Postbox, name: Peer, /) -> Found:
 
 @command("peer", "pattern")
 def subscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
-    """Subscribe a peer to messages that our agent publishes under a topic pattern."""
+    """
+    Subscribe a peer to messages that our agent publishes under a topic pattern.
+
+    Example: onceward peers subscribe billing 'build.#'
+    """
     box.peers.subscribe(name, pattern)
     return [{"peer": name, "pattern": pattern}]
 
 
 @command("peer", "pattern")
 def unsubscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
-    """End a peer's subscription to topics of our agent."""
+    """
+    End a peer's subscription to topics of our agent.
+
+    Example: onceward peers unsubscribe billing 'build.#'
+    """
     box.peers.unsubscribe(name, pattern)
     return [{"peer": name, "pattern": pattern}]
 

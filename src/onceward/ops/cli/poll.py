@@ -41,6 +41,8 @@ def poll(
     loses these messages. The cursor also moves past messages that --topic excludes. Without new
     messages nothing is printed, and the exit code is 0. If a message has lost its body the exit
     code is 6, or 1 if there is no other message. While the file is paused no message is taken.
+
+    Example: onceward poll --topic 'build.#' --limit 10
     """
     session, skip = in_session(where), not keep_skipped
     records = box.sessions.poll(session, topics=topic or None, limit=limit, consume_skipped=skip)
@@ -64,6 +66,10 @@ def tail(
     No cursor is moved. Fields have the same names as in history; ``at`` is the moment of receipt.
     With --follow it continues with each new message. Transitions are printed if the file records
     them.
+
+    Example: onceward tail -n 20 --session run-42
+
+    Example: onceward tail --follow --transitions
     """
     newest = partial(box.sessions.tail, in_session(where), include_expired=include_expired)
     if not follow and not transitions:
@@ -83,6 +89,8 @@ def expire(box: Postbox, /, *, where: Conversation = WHERE) -> Found:
 
     Expired messages never reach a handler: this frees their space and informs their senders now.
     Without --session all sessions are covered. While the file is paused no message is ended.
+
+    Example: onceward expire --session run-42
     """
     return {"expired": box.file.expire(where.session)}
 
@@ -93,6 +101,8 @@ def stats(box: Postbox, /, *, where: Conversation = WHERE) -> int:
     Print each session as JSON: messages, expired ones, topics, bytes, and its cursor.
 
     Without --session all sessions are printed.
+
+    Example: onceward sessions stats shop.db
     """
     document(box.sessions.stats(where.session))
     return DONE

@@ -50,6 +50,8 @@ def ls(
 
     Columns: session, state, mode, cap, overflow, waiting, bound, dropped, run; of one queue: place,
     id, sender, type, priority, attempts, received.
+
+    Example: onceward sessions ls chat-7
     """
     if session is None:
         return emit(lists.session_queues(found, limit=limit), QUEUES, where)
@@ -72,6 +74,8 @@ def set_(
 
     All settings of the session itself are replaced: the others come from its handler.
 
+    Example: onceward sessions set chat-7 --mode collect --debounce 2s
+
     Args:
         mode: Treatment of messages that arrive while a run is open.
         debounce: Quiet time that a collect waits for.
@@ -85,7 +89,11 @@ def set_(
 
 @command()
 def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> Found:
-    """Move waiting messages to the front, in the given order."""
+    """
+    Move waiting messages to the front, in the given order.
+
+    Example: onceward sessions reorder chat-7 0199f0c2
+    """
     box.sessions.reorder(session, _whole(box, ids))
     with views(box.file.path) as found:
         return emit(lists.queued(found, session, 100), WAITING, where)
@@ -93,7 +101,11 @@ def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHE
 
 @command()
 def discard(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> None:
-    """Discard waiting messages, with a reason that SQL can read."""
+    """
+    Discard waiting messages, with a reason that SQL can read.
+
+    Example: onceward sessions discard chat-7 0199f0c2
+    """
     chosen = _whole(box, ids)
     gone = [each for each in chosen if box.sessions.discard(session, each)]
     emit([{"id": each} for each in gone], ("id",), where)
@@ -105,14 +117,22 @@ def discard(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHE
 
 @command()
 def pause(box: Postbox, session: Session, /) -> Found:
-    """Start no further run of a session; messages are accepted, the open run continues."""
+    """
+    Start no further run of a session; messages are accepted, the open run continues.
+
+    Example: onceward sessions pause chat-7
+    """
     box.sessions.pause(session)
     return _row(box, session)
 
 
 @command()
 def resume(box: Postbox, session: Session, /) -> Found:
-    """End the pause of a session."""
+    """
+    End the pause of a session.
+
+    Example: onceward sessions resume chat-7
+    """
     box.sessions.resume(session)
     return _row(box, session)
 
@@ -127,6 +147,8 @@ def remove(
     Stop serving the sessions of a pattern by runs, after their handler was removed from the code.
 
     Waiting messages go to workers and readers again.
+
+    Example: onceward sessions remove 'chat-*'
     """
     box.sessions.remove(pattern)
     return {"agent": box.agent, "removed": pattern}

@@ -48,6 +48,8 @@ def receive(
 
     Columns: id, sender, session, type, body (as JSON).
 
+    Example: onceward receive --type invoice.created --wait 5s
+
     Args:
         ack: Mark the message as processed after printing, or keep it for the next reader.
         reply: Reply to the sender with this, JSON or plain text; - reads stdin.

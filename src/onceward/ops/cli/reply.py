@@ -31,6 +31,8 @@ def reply(id: Id, body: Body = None, /, *, where: Where = WHERE) -> int:
 
     The reply and the end of the request are one commit. Without --db, --agent and their variables
     all agents of the home are searched.
+
+    Example: onceward reply 0199f0c2 '{"ok": true}'
     """
     path, message_id = _waiting(files_of(where), id)
     with open_box(path) as box:

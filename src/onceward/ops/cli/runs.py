@@ -32,13 +32,21 @@ def runs(
     limit: Limit = 100,
     where: Conversation = CONVERSATION,
 ) -> Found:
-    """List runs, newest first."""
+    """
+    List runs, newest first.
+
+    Example: onceward sessions runs --state open
+    """
     return lists.runs(found, state=state, session=where.session, limit=limit)
 
 
 @command()
 def run(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
-    """Show all of a run: its messages, its partial output and its result."""
+    """
+    Show all of a run: its messages, its partial output and its result.
+
+    Example: onceward sessions run 0199f0c2 --json
+    """
     return _run(found, whole_id(found, lists.run_ids, id), where)
 
 
@@ -56,6 +64,8 @@ def abort(
 
     Its messages go back to the head of the queue. If the run stored partial output, the settings of
     its queue may count them as delivered.
+
+    Example: onceward sessions abort 0199f0c2 --cause 'wrong branch'
 
     Args:
         cause: The reason to store with the run.

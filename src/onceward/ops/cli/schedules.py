@@ -45,6 +45,8 @@ def ls(box: Postbox, /) -> Found:
     A schedule with the origin withdrawn was declared by the agent's code, is no longer declared,
     and is therefore paused. A line on stderr says how far the file's time is ahead of the wall
     clock, which the dates follow.
+
+    Example: onceward schedules ls
     """
     if (ahead := box.file.health().clock_ahead) > MINUTE:
         note(f"the file's time is {ahead // 1000} s ahead of the wall clock: see onceward doctor")
@@ -74,6 +76,8 @@ def add(
     A schedule of the same name is replaced. Messages are sent while work, relay, serve or a program
     has the file open.
 
+    Example: onceward schedules add nightly --cron '0 3 * * *' --timezone Europe/Zurich
+
     Args:
         every: The interval.
         missed: Policy for missed times: one message for all, all messages, or skip them.
@@ -100,27 +104,43 @@ def add(
 
 @command()
 def remove(box: Postbox, name: Name, /) -> None:
-    """Remove a schedule; messages that it has sent stay."""
+    """
+    Remove a schedule; messages that it has sent stay.
+
+    Example: onceward schedules remove nightly
+    """
     _found(box.schedules.remove(name), name)
 
 
 @command()
 def pause(box: Postbox, name: Name, /) -> None:
-    """Send no messages of a schedule until it is resumed."""
+    """
+    Send no messages of a schedule until it is resumed.
+
+    Example: onceward schedules pause nightly
+    """
     _known(box, name)
     box.schedules.pause(name)
 
 
 @command()
 def resume(box: Postbox, name: Name, /) -> None:
-    """Continue with a schedule's next time; times during the pause are skipped."""
+    """
+    Continue with a schedule's next time; times during the pause are skipped.
+
+    Example: onceward schedules resume nightly
+    """
     _known(box, name)
     box.schedules.resume(name)
 
 
 @command("id")
 def run(box: Postbox, name: Name, /) -> Found:
-    """Send a schedule's message now, in addition to its times."""
+    """
+    Send a schedule's message now, in addition to its times.
+
+    Example: onceward schedules run nightly
+    """
     _known(box, name)
     return {"id": box.schedules.run_now(name)}
 

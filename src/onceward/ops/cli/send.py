@@ -121,6 +121,10 @@ def send(
     agent delivers it. Nothing is written if the recipient is unknown, the file is paused or full,
     or the key was used for another message (exit codes 3, 7, 5). A body that starts like a JSON
     object, list or string must be valid JSON.
+
+    Example: onceward send billing '{"id": 7}' --type invoice.created --key invoice-7
+
+    Example: cat invoice.json | onceward send billing
     """
     session = box.session(in_session(where))
     message_id = session.send(to, parsed(body), **options.given())

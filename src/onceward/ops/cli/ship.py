@@ -52,6 +52,10 @@ def ship(
     Columns: path, agent, rows, number, history, error; and with --prune: path, agent, rows, kept,
     error.
 
+    Example: onceward ship '/srv/agents/**/*.db' --to s3://logs/fleet
+
+    Example: onceward ship /srv/agents --to /var/log/fleet --every 1m
+
     Args:
         to: A folder, or s3://BUCKET/PREFIX, gs://..., abfs://...
         every: Ship repeatedly with this pause, until an interrupt or terminate signal.

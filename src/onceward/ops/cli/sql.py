@@ -25,6 +25,8 @@ def sql(statement: Statement, /, *, where: Where = WHERE) -> int:
     onceward_outbox, onceward_inbox, onceward_processed_messages, onceward_dead_letters,
     onceward_peers, onceward_lanes, onceward_stats, onceward_transitions. Times are integer
     milliseconds, and blobs are printed in hexadecimal. Columns are printed as selected.
+
+    Example: onceward sql shop.db 'SELECT state, count(*) FROM outbox GROUP BY state'
     """
     with look(where.path()) as found:
         rows = found.typed(read_stdin() if statement == "-" else statement)

@@ -50,6 +50,10 @@ def top(
     queue, dead, breakers, wal. Ages (oldest: outbox, waits: inbox) are in seconds, rates in
     messages per second, wal in bytes.
 
+    Example: onceward top
+
+    Example: onceward top /srv/agents --sort oldest --once
+
     Args:
         places: Home folders and files; default ONCEWARD_HOME, else here.
         every: Time between two rounds.

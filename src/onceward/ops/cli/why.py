@@ -35,6 +35,8 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
     reasons that hold messages of the agent back are listed, the most urgent first.
 
     Columns without an id: level (act, wait or ok), reason, text, cure.
+
+    Example: onceward why 0199f0c2-7d1e
     """
     now = SystemClock().now()
     if id is None:

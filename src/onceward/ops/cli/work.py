@@ -53,6 +53,12 @@ def work(
     Workers may join and leave at any time; a killed one leaves only leases that expire. With
     --metrics and several processes each has its own port, from the given one upwards.
 
+    Example: onceward work shop.agent:agent --reload
+
+    Example: onceward work shop.db shop.agent:agent --processes 2
+
+    Example: onceward work shop.db shop.agent:agent --metrics 127.0.0.1:9464
+
     Args:
         db: The agent's file; default: NAME.db in ONCEWARD_HOME, else here; NAME is the agent's.
         target: Module and variable of the agent, searched from the current folder: shop:queue is
@@ -114,6 +120,8 @@ def relay(
     For files whose owner only writes, such as another program, another language, or onceward send.
     Any number of relays and workers may run on one file. An interrupt or terminate signal stops it
     gracefully (exit codes 130, 143).
+
+    Example: onceward relay shop.db --once
 
     Args:
         db: The agent's file; default as for --db.
