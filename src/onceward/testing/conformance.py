@@ -33,6 +33,7 @@ from onceward.testing.transport_fixture import (
     NEAR,
     FarEnd,
     Line,
+    from_near,
     open_line,
 )
 from onceward.testing.wire_conformance import WireConformance
@@ -99,9 +100,9 @@ class TransportConformance(WireConformance):
 
     def test_each_frame_gets_its_receipt(self, line: Line) -> None:
         """A parcel is answered frame by frame, in any order, and what was receipted is there."""
-        frames = [build_frame(n, sender=NEAR, recipient=FAR) for n in range(3)]
+        frames = [from_near(n) for n in range(3)]
 
-        answer = line.transport.deliver(line.url, parcel(1, frames))
+        answer = line.push(parcel(1, frames))
 
         assert "accepted" == answer.verdict
         assert {frame.id for frame in frames} == {receipt.id for receipt in answer.receipts}
@@ -110,18 +111,18 @@ class TransportConformance(WireConformance):
 
     def test_frames_travel_as_they_were_written(self, stream: Line) -> None:
         """Not one character of a frame changes on the way: digests are computed over its text."""
-        frame = build_frame({"b": 1, "a": [1.5, None]}, sender=NEAR, recipient=FAR)
+        frame = from_near({"b": 1, "a": [1.5, None]})
 
-        stream.transport.deliver(stream.url, parcel(1, [frame]))
+        stream.push(parcel(1, [frame]))
 
         assert [spell(frame)] == [past.text for past in stream.far.postbox.history().messages]
 
     def test_the_same_parcel_again_is_a_duplicate(self, stream: Line) -> None:
         """A parcel that is pushed twice is answered twice, and kept once."""
-        pushed = parcel(1, [build_frame("once", sender=NEAR, recipient=FAR)])
-        stream.transport.deliver(stream.url, pushed)
+        pushed = parcel(1, [from_near("once")])
+        stream.push(pushed)
 
-        answer = stream.transport.deliver(stream.url, pushed)
+        answer = stream.push(pushed)
 
         assert ("duplicate", ["duplicate"]) == (
             answer.verdict,
@@ -131,11 +132,11 @@ class TransportConformance(WireConformance):
 
     def test_a_duplicate_tells_that_it_was_processed(self, stream: Line) -> None:
         """Pushing again is the question how a message ended, and the answer says so."""
-        pushed = parcel(1, [build_frame("once", sender=NEAR, recipient=FAR)])
-        stream.transport.deliver(stream.url, pushed)
+        pushed = parcel(1, [from_near("once")])
+        stream.push(pushed)
         stream.far.handle()
 
-        answer = stream.transport.deliver(stream.url, pushed)
+        answer = stream.push(pushed)
 
         assert ("duplicate", ["processed"]) == (
             answer.verdict,
@@ -144,12 +145,10 @@ class TransportConformance(WireConformance):
 
     def test_a_gap_in_the_numbers_is_refused(self, stream: Line) -> None:
         """A parcel that does not continue its stream is a fork: it is refused and not kept."""
-        first, third = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 3))
-        stream.transport.deliver(stream.url, parcel(1, [first]))
+        first, third = (from_near(n) for n in (1, 3))
+        stream.push(parcel(1, [first]))
 
-        answer = stream.transport.deliver(
-            stream.url, parcel(3, [third], previous="a parcel that never came")
-        )
+        answer = stream.push(parcel(3, [third], previous="a parcel that never came"))
 
         assert ("fork", (), "first", 1) == (
             answer.verdict,
@@ -161,21 +160,21 @@ class TransportConformance(WireConformance):
 
     def test_a_wrong_predecessor_is_refused(self, stream: Line) -> None:
         """The right number after the wrong parcel is a fork: one of the files was changed."""
-        first, other = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 2))
-        stream.transport.deliver(stream.url, parcel(1, [first]))
+        first, other = (from_near(n) for n in (1, 2))
+        stream.push(parcel(1, [first]))
 
-        answer = stream.transport.deliver(stream.url, parcel(2, [other], previous=other.id))
+        answer = stream.push(parcel(2, [other], previous=other.id))
 
         assert "fork" == answer.verdict
         assert [1] == stream.arrived()
 
     def test_a_late_parcel_changes_nothing(self, stream: Line) -> None:
         """A delayed parcel that arrives after its successor has no second effect."""
-        first, second = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 2))
-        stream.transport.deliver(stream.url, parcel(1, [first]))
-        stream.transport.deliver(stream.url, parcel(2, [second], previous=first.id))
+        first, second = (from_near(n) for n in (1, 2))
+        stream.push(parcel(1, [first]))
+        stream.push(parcel(2, [second], previous=first.id))
 
-        answer = stream.transport.deliver(stream.url, parcel(1, [first]))
+        answer = stream.push(parcel(1, [first]))
 
         assert "fork" == answer.verdict
         assert [1, 2] == stream.arrived()
@@ -186,9 +185,7 @@ class TransportConformance(WireConformance):
         stream.far.postbox.run_until_idle()
         assert "sent" == stream.far.postbox.resolve(mail)
 
-        answer = stream.transport.deliver(
-            stream.url, parcel(1, receipts=[Receipt(mail, "processed")])
-        )
+        answer = stream.push(parcel(1, receipts=[Receipt(mail, "processed")]))
 
         assert ("accepted", ()) == (answer.verdict, answer.receipts)
         assert "acked" == stream.far.postbox.resolve(mail)
@@ -198,44 +195,31 @@ class TransportConformance(WireConformance):
         mail = stream.far.postbox.send(NEAR, "quick")
         assert "pending" == stream.far.postbox.resolve(mail)
 
-        stream.transport.deliver(stream.url, parcel(1, receipts=[Receipt(mail, "processed")]))
+        stream.push(parcel(1, receipts=[Receipt(mail, "processed")]))
 
         assert "acked" == stream.far.postbox.resolve(mail)
 
     def test_a_frame_too_large_is_refused_alone(self, stream: Line) -> None:
         """A body over the far end's limit is rejected; its neighbours in the parcel are kept."""
-        frames = [
-            build_frame(body, sender=NEAR, recipient=FAR)
-            for body in ("before", "x" * (MAX_BODY + 1), "after")
-        ]
+        frames = [from_near(body) for body in ("before", "x" * (MAX_BODY + 1), "after")]
 
-        answer = stream.transport.deliver(stream.url, parcel(1, frames))
+        answer = stream.push(parcel(1, frames))
 
         assert ["stored", "rejected", "stored"] == [receipt.state for receipt in answer.receipts]
         assert ["before", "after"] == stream.arrived()
 
     def test_a_full_inbox_takes_nothing(self, stream: Line) -> None:
         """A parcel beyond the far end's room is refused whole, never half, and may come again."""
-        first, *frames = [build_frame(n, sender=NEAR, recipient=FAR) for n in range(MAX_INBOX + 1)]
-        stream.transport.deliver(stream.url, parcel(1, [first]))
+        first, *frames = [from_near(n) for n in range(MAX_INBOX + 1)]
+        stream.push(parcel(1, [first]))
 
-        assert (
-            "busy"
-            == stream.transport.deliver(stream.url, parcel(2, frames, previous=first.id)).verdict
-        )
+        assert "busy" == stream.push(parcel(2, frames, previous=first.id)).verdict
         assert 1 == len(stream.far.kept)
-        assert (
-            "accepted"
-            == stream.transport.deliver(
-                stream.url, parcel(2, frames[:-1], previous=first.id)
-            ).verdict
-        )
+        assert "accepted" == stream.push(parcel(2, frames[:-1], previous=first.id)).verdict
 
     def test_the_answer_names_the_durability(self, stream: Line) -> None:
         """The answer says how durable the far end's commit is: a weaker one ends nothing."""
-        answer = stream.transport.deliver(
-            stream.url, parcel(1, [build_frame(1, sender=NEAR, recipient=FAR)])
-        )
+        answer = stream.push(parcel(1, [from_near(1)]))
 
         assert "safe" == answer.durability
 
@@ -245,11 +229,9 @@ class TransportConformance(WireConformance):
         if nowhere is None:
             pytest.skip("the transport cannot know that no receiver is there")
 
+        absent = build_frame(1, sender=NEAR, recipient="absent")
         with pytest.raises(Unreachable):
-            line.transport.deliver(
-                nowhere,
-                parcel(1, [build_frame(1, sender=NEAR, recipient="absent")], recipient="absent"),
-            )
+            line.transport.deliver(nowhere, parcel(1, [absent], recipient="absent"))
 
     def test_many_senders_at_once(self, line: Line) -> None:
         """Several threads may deliver at once; each parcel gets its own answer."""
@@ -260,7 +242,7 @@ class TransportConformance(WireConformance):
         ]
 
         with ThreadPoolExecutor(len(pushed)) as pool:
-            answers = list(pool.map(lambda one: line.transport.deliver(line.url, one), pushed))
+            answers = list(pool.map(line.push, pushed))
 
         assert [[one.last_id] for one in pushed] == [
             [receipt.id for receipt in answer.receipts] for answer in answers
@@ -269,9 +251,7 @@ class TransportConformance(WireConformance):
 
     def test_close_twice(self, line: Line) -> None:
         """Closing again does nothing."""
-        line.transport.deliver(
-            line.url, parcel(1, [build_frame("hello", sender=NEAR, recipient=FAR)])
-        )
+        line.push(parcel(1, [from_near("hello")]))
 
         line.transport.close()
         line.transport.close()

@@ -37,11 +37,15 @@ def handling(name: str) -> Agent:
     return agent
 
 
-def pair(world: World, name: str, **options: Any) -> tuple[Postbox, Postbox]:
+def ends(world: World, name: str) -> tuple[Postbox, Postbox]:
+    """Open a sender, and a recipient that handles its messages."""
+    return world.open(f"{name}-near"), world.open(handling(f"{name}-far"))
+
+
+def pair(world: World, name: str) -> tuple[Postbox, Postbox]:
     """Return two agents between whom some mail has fared well."""
-    near, far = world.open(f"{name}-near", **options), world.open(handling(f"{name}-far"))
-    post(near, f"{name}-far", HEALTHY)
-    world.run(near, far)
+    near, far = ends(world, name)
+    deliver(world, near, far, HEALTHY)
     world.clock.advance(1)
     return near, far
 
@@ -55,26 +59,30 @@ def post(near: Postbox, to: str, count: int, **options: Any) -> list[str]:
     ]
 
 
+def deliver(world: World, near: Postbox, far: Postbox, count: int, **options: Any) -> None:
+    """Send so many messages, and run both ends until they rest."""
+    post(near, far.agent, count, **options)
+    world.run(near, far)
+
+
 def lost(world: World, n: int) -> Outcome:
     """Restore the recipient's file after it confirmed: the sender counts as done what is lost."""
-    pair(world, "lost")
-    backup = world.keep("lost-far")
-    near, far = world.open("lost-near"), world.open(handling("lost-far"))
-    post(near, "lost-far", n)
-    world.run(near, far)
-    world.restore("lost-far", backup)
+    _restored(world, "lost", "far", n)
     return Counter(delivered_once=HEALTHY, lost=n)
 
 
 def orphan(world: World, n: int) -> Outcome:
     """Restore the sender's file: messages that arrived have no row at their sender."""
-    pair(world, "orphan")
-    backup = world.keep("orphan-near")
-    near, far = world.open("orphan-near"), world.open(handling("orphan-far"))
-    post(near, "orphan-far", n)
-    world.run(near, far)
-    world.restore("orphan-near", backup)
+    _restored(world, "orphan", "near", n)
     return Counter(delivered_once=HEALTHY, orphan=n)
+
+
+def _restored(world: World, name: str, end: str, n: int) -> None:
+    """Deliver messages, and bring back the file of one end from before."""
+    pair(world, name)
+    backup = world.keep(f"{name}-{end}")
+    deliver(world, *ends(world, name), n)
+    world.restore(f"{name}-{end}", backup)
 
 
 def double_processed(world: World, n: int) -> Outcome:
@@ -92,9 +100,8 @@ def duplicated(world: World, n: int) -> Outcome:
 def _cloned(world: World, name: str, n: int, *, handled: bool) -> None:
     pair(world, name)
     clone_path = world.keep(f"{name}-far", "clones")
-    near, far = world.open(f"{name}-near"), world.open(handling(f"{name}-far"))
-    post(near, f"{name}-far", n)
-    world.run(near, far)
+    near, far = ends(world, name)
+    deliver(world, near, far, n)
     world.shut(far)
     clone = world.open(handling(f"{name}-far") if handled else f"{name}-far", where="clones")
     clone.peers.add(near.agent, f"file:{near.file.path}")
@@ -108,8 +115,7 @@ def unprocessed(world: World, n: int) -> Outcome:
     """The recipient's file takes mail in, and no worker comes for it."""
     near = world.open("idle-near")
     far = world.open("idle-far")
-    post(near, "idle-far", n)
-    world.run(near, far)
+    deliver(world, near, far, n)
     return Counter(unprocessed=n)
 
 
@@ -117,8 +123,7 @@ def passed_over(world: World, n: int) -> Outcome:
     """Take the messages of the second type out of a lane and leave those of the first."""
     near, far = world.open("pull-near"), world.open("pull-far")
     post(near, "pull-far", n, type="slow")
-    post(near, "pull-far", 1, type="quick")
-    world.run(near, far)
+    deliver(world, near, far, 1, type="quick")
     _pull(far, "quick")
     return Counter(unprocessed=n, delivered_once=1, gap=n)
 
@@ -127,8 +132,7 @@ def overtaken(world: World, n: int) -> Outcome:
     """Take the messages of the second type out of a lane, then those of the first."""
     near, far = world.open("swap-near"), world.open("swap-far")
     post(near, "swap-far", 1, type="slow")
-    post(near, "swap-far", n, type="quick")
-    world.run(near, far)
+    deliver(world, near, far, n, type="quick")
     for _ in range(n):
         _pull(far, "quick")
     _pull(far, "slow")
@@ -181,8 +185,7 @@ def late(world: World, n: int) -> Outcome:
     near, far = pair(world, "late")
     world.shut(far)
     far = world.open("late-far")
-    post(near, "late-far", n - 1)
-    world.run(near, far)
+    deliver(world, near, far, n - 1)
     world.clock.advance(LATE)
     world.shut(far)
     far = world.open(handling("late-far"))
@@ -198,8 +201,7 @@ def late(world: World, n: int) -> Outcome:
 def dropped(world: World, n: int) -> Outcome:
     """The recipient's handler drops them on purpose."""
     near, far = pair(world, "drop")
-    post(near, "drop-far", n, wish="drop")
-    world.run(near, far)
+    deliver(world, near, far, n, wish="drop")
     return Counter(delivered_once=HEALTHY, dropped=n)
 
 
@@ -214,21 +216,18 @@ def cancelled(world: World, n: int) -> Outcome:
 
 def forgotten(world: World, n: int) -> Outcome:
     """The recipient's records were pruned by age; the sender's were not."""
-    near, far = world.open("old-near"), world.open(handling("old-far"))
-    post(near, "old-far", n)
-    world.run(near, far)
+    near, far = ends(world, "old")
+    deliver(world, near, far, n)
     world.clock.advance(8 * DAY)
     far.file.run_maintenance()
-    post(near, "old-far", HEALTHY)
-    world.run(near, far)
+    deliver(world, near, far, HEALTHY)
     return Counter(delivered_once=HEALTHY, forgotten=n)
 
 
 def unwitnessed(world: World, n: int) -> Outcome:
     """Damage the recipient's file: its confirmations can be neither proved nor denied."""
-    near, far = world.open("witness-near"), world.open(handling("witness-far"))
-    post(near, "witness-far", n)
-    world.run(near, far)
+    near, far = ends(world, "witness")
+    deliver(world, near, far, n)
     world.rest()
     far.file.path.write_bytes(b"this was a database once\n" * 400)
     return Counter(unwitnessed=n)
@@ -237,9 +236,8 @@ def unwitnessed(world: World, n: int) -> Outcome:
 def begun_anew(world: World, n: int) -> Outcome:
     """Lose the recipient's disk and begin its file again; then replay a dead letter of another."""
     pair(world, "again")
-    near, far = world.open("again-near"), world.open(handling("again-far"))
-    post(near, "again-far", n)
-    world.run(near, far)
+    near, far = ends(world, "again")
+    deliver(world, near, far, n)
     world.rest()
     _delete(far.file.path)
     far, other = world.open(handling("again-far")), world.open("again-other")
@@ -258,13 +256,12 @@ def _delete(path: Path) -> None:
 
 def pruned_minted(world: World, n: int) -> Outcome:
     """Prune the recipient's records: those of ids that the sender chose stay, older than others."""
-    near, far = world.open("keen-near"), world.open(handling("keen-far"))
+    near, far = ends(world, "keen")
     for number in range(HEALTHY):
         near.send("keen-far", {"number": number}, type="step", message_id=f"keen-{number}")
     world.run(near, far)
     world.clock.advance(60)
-    post(near, "keen-far", n)
-    world.run(near, far)
+    deliver(world, near, far, n)
     world.clock.advance(8 * DAY)
     far.file.run_maintenance()
     return Counter(delivered_once=HEALTHY, forgotten=n)
@@ -279,21 +276,18 @@ def pruned_sender(world: World, n: int) -> Outcome:
     world.run(near, far)
     world.clock.advance(8 * DAY)
     near.file.run_maintenance()
-    post(near, "brief-far", HEALTHY)
-    world.run(near, far)
+    deliver(world, near, far, HEALTHY)
     return Counter(delivered_once=HEALTHY, forgotten=n)
 
 
 def tenants(world: World, n: int) -> Outcome:
     """Give two tenants agents of the same names: one prunes its records, the other loses mail."""
     near, far = tenant(world, "room", "west")
-    post(near, "room-far", n)
-    world.run(near, far)
+    deliver(world, near, far, n)
     world.clock.advance(8 * DAY)
     far.file.run_maintenance()
     near, far = tenant(world, "room", "east")
-    post(near, "room-far", HEALTHY)
-    world.run(near, far)
+    deliver(world, near, far, HEALTHY)
     _lose(world, "room", "east", lambda near: post(near, "room-far", 1))
     return Counter(forgotten=n, delivered_once=HEALTHY, lost=1)
 
@@ -354,10 +348,9 @@ def deleted(world: World, n: int) -> Outcome:
 
 def _aged(world: World, name: str, n: int) -> tuple[Postbox, Postbox]:
     """Return two agents between whom some messages have fared well, the first ones earlier."""
-    near, far = world.open(f"{name}-near"), world.open(handling(f"{name}-far"))
+    near, far = ends(world, name)
     for count in (n, HEALTHY):
-        post(near, f"{name}-far", count)
-        world.run(near, far)
+        deliver(world, near, far, count)
         world.clock.advance(60)
     return near, far
 

@@ -14,44 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
 from typing import Final
 
 import pytest
 
-from onceward.core.deliver.transport import Accept, Listener, Transport, TransportContext
+from onceward.core.deliver.transport import Listener, Transport, TransportContext
 from onceward.errors import Busy, Refused, StoreClosed, Unreachable
 from onceward.message.clock import SystemClock
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.settings import Settings
 from onceward.testing.builders import build_frame, parcel
+from onceward.testing.transport_fixture import Inbox, stored
 from onceward.testing.wire_conformance import END_WITHIN, answered, trouble
 
 SENDERS: Final = ("ann", "ben", "cat")
 AGENTS: Final = ("far", "other")
-
-
-@dataclass(slots=True)
-class Inbox:
-    """An agent behind the listener: keeps what comes, and answers by script or with ``stored``."""
-
-    arrivals: list[Parcel] = field(default_factory=list)
-    answers: list[Answer | Exception | Accept] = field(default_factory=list)
-
-    def accept(self, pushed: Parcel) -> Answer:
-        """Answer one parcel."""
-        self.arrivals.append(pushed)
-        said = self.answers.pop(0) if self.answers else _stored
-        if isinstance(said, Exception):
-            raise said
-        return said(pushed) if callable(said) else said
-
-
-def _stored(pushed: Parcel) -> Answer:
-    receipts = tuple(Receipt(frame.id, "stored") for frame in pushed.frames)
-    return Answer(verdict="accepted", receipts=receipts)
 
 
 class Ends:
@@ -150,7 +130,7 @@ class ListenerConformance:
 
         def meet(pushed: Parcel) -> Answer:
             together.wait()
-            return _stored(pushed)
+            return stored(pushed)
 
         ends.inboxes[AGENTS[0]].answers += [meet] * len(SENDERS)
         for sender in SENDERS:
@@ -202,7 +182,7 @@ class ListenerConformance:
             begun.set()
             go.wait(END_WITHIN)
             order.append("accepted")
-            return _stored(pushed)
+            return stored(pushed)
 
         def close() -> None:
             ends.listener.close()

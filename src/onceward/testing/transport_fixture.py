@@ -18,6 +18,7 @@ from onceward.message.frame import Frame
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.record import MessageRecord
 from onceward.message.settings import Controls, Settings
+from onceward.testing.builders import build_frame
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, acceptor
@@ -33,7 +34,37 @@ EVERYTHING: Final = 1_000_000
 Answered = Answer | Exception | Callable[[Parcel], Answer]
 
 
-class FarEnd:
+def from_near(body: object) -> Frame:
+    """Return a frame of the near end for the far end."""
+    return build_frame(body, sender=NEAR, recipient=FAR)
+
+
+def stored(parcel: Parcel) -> Answer:
+    """Answer that all frames of a parcel are stored."""
+    receipts = tuple(Receipt(frame.id, "stored") for frame in parcel.frames)
+    return Answer(verdict="accepted", receipts=receipts)
+
+
+class Inbox:
+    """Accepts parcels: as the answers say, then as usual."""
+
+    def __init__(self, usual: Accept = stored) -> None:
+        self._usual = usual
+        self.arrivals: list[Parcel] = []
+        """Parcels that ``accept`` was called with, in order."""
+        self.answers: list[Answered] = []
+        """Answers and errors of the next calls of ``accept``, instead of the usual ones."""
+
+    def accept(self, parcel: Parcel) -> Answer:
+        """Keep a parcel once and answer after the commit; used by transports with streams."""
+        self.arrivals.append(parcel)
+        said = self.answers.pop(0) if self.answers else self._usual
+        if isinstance(said, Exception):
+            raise said
+        return said(parcel) if callable(said) else said
+
+
+class FarEnd(Inbox):
     """
     The far end: give one of its two receivers to the transport that you create.
 
@@ -70,23 +101,9 @@ class FarEnd:
         """Bodies that ``take`` has kept, in order."""
         self.handled: list[Any] = []
         """Bodies that were handled, in order: effects, that is."""
-        self.arrivals: list[Parcel] = []
-        """Parcels that ``accept`` was called with, in order."""
-        self.answers: list[Answered] = []
-        """Answers and errors of the next calls of ``accept``, instead of the inbox's."""
         self._known: set[str] = set()
-        self._accept = acceptor(self.postbox, LIMITS)
+        super().__init__(acceptor(self.postbox, LIMITS))
         self.at_the_end.callback(self.postbox.close)
-
-    def accept(self, parcel: Parcel) -> Answer:
-        """Keep a parcel once and answer after the commit; used by transports with streams."""
-        self.arrivals.append(parcel)
-        if not self.answers:
-            return self._accept(parcel)
-        said = self.answers.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        return said(parcel) if callable(said) else said
 
     def take(self, frames: list[Frame]) -> dict[str, Receipt]:
         """Keep frames once and answer for each; used by function transports."""
@@ -123,6 +140,10 @@ class Line:
     clock: ManualClock
     script: list[Fault] = field(default_factory=list)
     """Faults of the next deliveries of the near postbox."""
+
+    def push(self, parcel: Parcel) -> Answer:
+        """Push a parcel by hand, without faults."""
+        return self.transport.deliver(self.url, parcel)
 
     def turn(self, rounds: int = 1, seconds: float = 61.0) -> None:
         """Pass the longest backoff or deadline *rounds* times; run both ends each time."""

@@ -19,8 +19,8 @@ import pytest
 from onceward.core.deliver.transport import Transport
 from onceward.errors import Busy, ParcelTooLarge, Refused, StoreCapacity, Unreachable
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, ReceiptState, encoded_size
-from onceward.testing.builders import build_frame, parcel
-from onceward.testing.transport_fixture import FAR, NEAR, FarEnd, Line, open_line
+from onceward.testing.builders import parcel
+from onceward.testing.transport_fixture import FarEnd, Line, from_near, open_line, stored
 
 EPOCH: Final = "00000002" + "5" * 24
 OTHER: Final = "00000001" + "a" * 24
@@ -42,7 +42,7 @@ DEADLINE: Final = 2.0
 BODY: Final = 60_000
 TRIES: Final = 3
 FRAMES: Final[tuple[ParcelFrame, ...]] = parcel(
-    1, [build_frame(n, sender=NEAR, recipient=FAR) for n in range(len(STATES))], epoch=EPOCH
+    1, [from_near(n) for n in range(len(STATES))], epoch=EPOCH
 ).frames
 RECEIPTS: Final = tuple(
     Receipt(f"message-{state}", state, reason)
@@ -84,8 +84,8 @@ class WireConformance:
     @pytest.fixture
     def scripted(self, stream: Line) -> Line:
         """The line of a transport that calls ``far.accept``, which then follows the script."""
-        stream.far.answers.append(_stored)
-        stream.transport.deliver(stream.url, parcel(1, FRAMES_OF_PROBE, epoch="probe"))
+        stream.far.answers.append(stored)
+        stream.push(parcel(1, FRAMES_OF_PROBE, epoch="probe"))
         if not stream.far.arrivals:
             pytest.skip("it writes into the far end's file itself")
         stream.far.arrivals.clear()
@@ -103,9 +103,9 @@ class WireConformance:
             frame._replace(redelivered=n in redelivered) for n, frame in enumerate(FRAMES)
         )
         whole = replace(pushed, frames=frames)
-        scripted.far.answers.append(_stored)
+        scripted.far.answers.append(stored)
 
-        scripted.transport.deliver(scripted.url, whole)
+        scripted.push(whole)
 
         assert [whole] == scripted.far.arrivals
 
@@ -117,7 +117,7 @@ class WireConformance:
         whole = replace(parcel(1, receipts=RECEIPTS, epoch=EPOCH), stream_position=position)
         scripted.far.answers.append(Answer(verdict="accepted"))
 
-        answer = scripted.transport.deliver(scripted.url, whole)
+        answer = scripted.push(whole)
 
         assert (Answer(verdict="accepted"), [whole]) == (answer, scripted.far.arrivals)
 
@@ -126,7 +126,7 @@ class WireConformance:
         """Verdict, position, durability and the time after which to come again return."""
         scripted.far.answers.append(given)
 
-        answer = scripted.transport.deliver(scripted.url, parcel_of(FRAMES))
+        answer = scripted.push(parcel_of(FRAMES))
 
         assert given == answer
 
@@ -139,7 +139,7 @@ class WireConformance:
         given = Answer(verdict="accepted", receipts=receipts[1:])
         scripted.far.answers.append(given)
 
-        answer = scripted.transport.deliver(scripted.url, parcel_of(FRAMES))
+        answer = scripted.push(parcel_of(FRAMES))
 
         assert given == answer
 
@@ -148,7 +148,7 @@ class WireConformance:
         scripted.far.answers.append(Refused("this is not an inbox of yours"))
 
         with pytest.raises(Refused, match="not an inbox of yours"):
-            scripted.transport.deliver(scripted.url, parcel_of(FRAMES))
+            scripted.push(parcel_of(FRAMES))
 
     @pytest.mark.parametrize(
         "error",
@@ -159,16 +159,16 @@ class WireConformance:
         """An error of the far end ends no message; a later push is answered."""
         scripted.far.answers.append(error)
 
-        assert trouble(lambda: scripted.transport.deliver(scripted.url, parcel_of(FRAMES)))
-        scripted.far.answers += [_stored] * TRIES
-        assert answered(lambda: scripted.transport.deliver(scripted.url, parcel_of(FRAMES)))
+        assert trouble(lambda: scripted.push(parcel_of(FRAMES)))
+        scripted.far.answers += [stored] * TRIES
+        assert answered(lambda: scripted.push(parcel_of(FRAMES)))
 
     def test_the_largest_parcel_passes(self, scripted: Line) -> None:
         """A parcel of ``max_bytes``, its receipts and envelope counted, arrives."""
         scripted.far.answers.append(Answer(verdict="accepted"))
         largest = grown(scripted.transport.features.max_bytes)
 
-        scripted.transport.deliver(scripted.url, largest)
+        scripted.push(largest)
 
         assert [largest] == scripted.far.arrivals
 
@@ -178,7 +178,7 @@ class WireConformance:
         larger = grown(scripted.transport.features.max_bytes + 2 * BODY)
         limit = scripted.transport.features.max_bytes
         try:
-            scripted.transport.deliver(scripted.url, larger)
+            scripted.push(larger)
         except ParcelTooLarge as error:
             limit = error.limit
 
@@ -208,7 +208,7 @@ class WireConformance:
                 assert isinstance(ended, Unreachable)
 
 
-FRAMES_OF_PROBE: Final = [build_frame("probe", sender=NEAR, recipient=FAR)]
+FRAMES_OF_PROBE: Final = [from_near("probe")]
 
 
 def parcel_of(frames: tuple[ParcelFrame, ...]) -> Parcel:
@@ -240,18 +240,11 @@ def grown(size: int) -> Parcel:
     """Return a parcel with receipts that has at most *size* bytes, and nearly as many."""
     whole = replace(parcel(1, receipts=RECEIPTS, epoch=EPOCH))
     left = size - encoded_size(whole)
-    [full] = parcel(1, [build_frame("x" * BODY, sender=NEAR, recipient=FAR)]).frames
+    [full] = parcel(1, [from_near("x" * BODY)]).frames
     each = encoded_size(parcel_of((full,))) - encoded_size(parcel_of(()))
     count = left // each
-    frames = parcel(
-        1, [build_frame("x" * BODY, sender=NEAR, recipient=FAR) for _ in range(count)]
-    ).frames
+    frames = parcel(1, [from_near("x" * BODY) for _ in range(count)]).frames
     return replace(whole, frames=frames)
-
-
-def _stored(pushed: Parcel) -> Answer:
-    receipts = tuple(Receipt(frame.id, "stored") for frame in pushed.frames)
-    return Answer(verdict="accepted", receipts=receipts)
 
 
 @contextmanager
@@ -262,7 +255,7 @@ def _never(line: Line) -> Iterator[Event]:
     def hang(pushed: Parcel) -> Answer:
         begun.set()
         over.wait(END_WITHIN)
-        return _stored(pushed)
+        return stored(pushed)
 
     line.far.answers += [hang] * 9
     try:
@@ -277,7 +270,7 @@ def _push(line: Line) -> Iterator[Future[Answer]]:
     """Push on another thread; its end is not waited for."""
     pool = ThreadPoolExecutor(1)
     try:
-        yield pool.submit(line.transport.deliver, line.url, parcel_of(FRAMES))
+        yield pool.submit(line.push, parcel_of(FRAMES))
     finally:
         pool.shutdown(wait=False)
 
