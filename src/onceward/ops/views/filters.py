@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
@@ -16,6 +16,8 @@ from onceward.ops.views.listing import Conditions, pattern
 
 DEAD: Final = "dead"
 STATES: Final = (*dict.fromkeys((*OUTBOX_STATES, "sending", *INBOX_STATES, "processing", DEAD)),)
+OF_COLUMNS: Final = ("reason", "peer", "type", "session", "topic")
+"""Filters whose values are patterns of a column."""
 NAMES: Final = ("type", "peer", "state", "reason", "session", "topic", "since", "until", "text")
 WORD: Final = re.compile(
     r"""(?:(?P<name>[A-Za-z_]+):)?"""
@@ -47,26 +49,21 @@ class Filter:
         return self.state == DEAD
 
     @property
+    def _given(self) -> dict[str, str]:
+        named = {name: getattr(self, name) for name in OF_COLUMNS}
+        return {name: value for name, value in named.items() if value is not None}
+
+    @property
     def conditions(self) -> Conditions:
         """The conditions on each message, except its time."""
-        return Conditions(
-            state=None if self.is_of_dead else self.state,
-            type=_pattern(self.type),
-            peer=_pattern(self.peer),
-            reason=_pattern(self.reason),
-            session=_pattern(self.session),
-            topic=_pattern(self.topic),
-            text=self.text,
-        )
+        patterns: dict[str, Any] = {name: pattern(value) for name, value in self._given.items()}
+        state = None if self.is_of_dead else self.state
+        return Conditions(state=state, text=self.text, **patterns)
 
     @property
     def exact(self) -> dict[str, str] | None:
         """The conditions as exact names; None if they are more than that."""
-        given = {
-            name: value
-            for name in ("reason", "peer", "type", "session", "topic")
-            if (value := getattr(self, name)) is not None
-        }
+        given = self._given
         more = any((self.text, self.since_at, self.until_at)) or self.state not in {None, DEAD}
         return None if more or any("*" in each for each in given.values()) else given
 
@@ -133,17 +130,8 @@ def _checked(given: dict[str, str], text: str | None, now: Millis) -> Filter:
         text=text,
         since_at=None if since is None else moment("since", since, now),
         until_at=None if until is None else moment("until", until, now),
-        type=given.get("type"),
-        peer=given.get("peer"),
-        state=state,
-        reason=reason,
-        session=given.get("session"),
-        topic=given.get("topic"),
+        **given,
     )
-
-
-def _pattern(value: str | None) -> str | None:
-    return None if value is None else pattern(value)
 
 
 def told(**given: str | None) -> str:

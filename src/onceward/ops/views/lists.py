@@ -9,12 +9,10 @@ from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.message.dates import LATE, Rule
 from onceward.ops.views.asking import NEVER, Source, by_name, ids_from, matches, some_ids, values
-from onceward.ops.views.overview import FAILED, FAILURES
+from onceward.ops.views.overview import FAILED, FAILURES, HELD, MANY
 
 EVERYTHING: Final = -1
 """SQLite's word for no limit."""
-LOOKED_AT: Final = 10_000
-"""Maximum lanes and limits among which the worst are searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +35,17 @@ class Lane:
 
 REASON: Final = """
        (SELECT b.reason FROM onceward_inbox AS b WHERE b.sender = w.sender AND b.id = w.head_id)"""
+LANE: Final = f"SELECT {columns(Lane, 'w.', reason=REASON)}\n  FROM"
 LANES: Final = f"""
-SELECT {columns(Lane, "w.", reason=REASON)}
-  FROM onceward_lanes AS w
+{LANE} onceward_lanes AS w
  WHERE {matches(state="w.state", peer="w.sender", session="w.session")}
  ORDER BY w.sender, w.lane, w.priority LIMIT :limit
 """
 HELD_LANES: Final = f"""
-SELECT {columns(Lane, "w.", reason=REASON)}
-  FROM (SELECT *
-          FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
-         ORDER BY attempts DESC, due_at LIMIT :limit) AS w
+{LANE} (SELECT * FROM {HELD} ORDER BY attempts DESC, due_at LIMIT :limit) AS w
 """
 FAILED_LANE: Final = f"""
-SELECT {columns(Lane, "w.", reason=REASON)}
-  FROM (SELECT *
-          FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
-            AS w
-         WHERE {FAILED.strip()}
+{LANE} (SELECT * FROM {HELD} AS w WHERE {FAILED.strip()}
          ORDER BY attempts DESC, due_at LIMIT 1) AS w
 """
 READY_LANES: Final = f"""
@@ -372,7 +363,7 @@ class Limit:
 
 LIMITS: Final = f"""
 SELECT {columns(Limit)}
-  FROM (SELECT * FROM onceward_limits LIMIT {LOOKED_AT})
+  FROM (SELECT * FROM onceward_limits LIMIT {MANY})
  ORDER BY max(coalesce(1.0 * messages / max_messages, 0), coalesce(1.0 * bytes / max_bytes, 0)) DESC
  LIMIT :limit
 """

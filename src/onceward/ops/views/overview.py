@@ -142,6 +142,8 @@ SELECT coalesce(sum(breaker <> 'closed'), 0),
        coalesce(sum(breaker <> 'closed' OR failures >= {FAILURES}), 0)
   FROM onceward_peers
 """
+HELD: Final = f"(SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {MANY})"
+"""The lanes that are leased or wait for a moment, at most MANY."""
 # A handler that failed once and now sleeps, or waits for a message, is not retried.
 FAILED: Final = """
 (attempts > 1 OR attempts = 1 AND state = 'waiting') AND awaits IS NULL
@@ -165,7 +167,7 @@ SELECT (SELECT count(*) FROM onceward_runs WHERE state = 'open'),
 # A lane that waits for a reply has a due time: its timeout, or never.
 QUESTION: Final = f"""
 SELECT min(s.asked_at)
-  FROM (SELECT asked_at FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {MANY}) AS s
+  FROM {HELD} AS s
 """
 SCHEDULES_FAILING: Final = f"""
 SELECT count(*)

@@ -9,6 +9,7 @@ from typing import Final
 from onceward.file.columns import columns
 from onceward.file.file_checks import is_dead
 from onceward.message.clock import Millis
+from onceward.message.handler_work import StepInfo
 from onceward.message.times import in_one_unit
 from onceward.ops.views import lists, messages, overview, waiting
 from onceward.ops.views.asking import Source, values
@@ -60,18 +61,6 @@ class LaneOf:
     asked_at: Millis | None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenStep:
-    """A step that waits: for a moment, a message, or its next attempt."""
-
-    name: str
-    state: str
-    attempts: int
-    awaits: str | None
-    due_at: Millis | None
-    error: str | None
-
-
 # A session with runs has one lane for all senders, apart from its arrival lanes.
 LANE: Final = f"""
 SELECT {columns(LaneOf)} FROM onceward_lanes
@@ -79,7 +68,7 @@ SELECT {columns(LaneOf)} FROM onceward_lanes
  ORDER BY state = 'empty', head_id IS NOT :id, sender IS NOT NULL LIMIT 1
 """
 OPEN_STEP: Final = f"""
-SELECT {columns(OpenStep)} FROM onceward_steps
+SELECT {columns(StepInfo)} FROM onceward_steps
  WHERE message_id = :id AND sender = :sender AND state IN ('waiting', 'retrying')
  ORDER BY seq LIMIT 1
 """
@@ -351,8 +340,8 @@ def _lane_of(source: Source, row: StoredMessage) -> LaneOf | None:
     return next(iter(values(source, LaneOf, LANE, **named)), None)
 
 
-def _open_step(source: Source, row: StoredMessage) -> OpenStep | None:
-    return next(iter(values(source, OpenStep, OPEN_STEP, id=row.id, sender=row.sender)), None)
+def _open_step(source: Source, row: StoredMessage) -> StepInfo | None:
+    return next(iter(values(source, StepInfo, OPEN_STEP, id=row.id, sender=row.sender)), None)
 
 
 def _behind(head: StoredMessage, why: Why) -> Why:

@@ -206,16 +206,9 @@ def _reply(site: Site, key: str, given: Given, form: QueryParams) -> Any:
 
 def _matching(site: Site, key: str, given: Given) -> str:
     """Return the number of dead letters of an action, as text."""
-    wanted = {name: literal(value) for name, value in given.which.items()}
-    conditions = Conditions(
-        reason=wanted.get("reason"),
-        peer=wanted.get("peer"),
-        type=wanted.get("type"),
-        session=wanted.get("session"),
-        topic=wanted.get("topic"),
-    )
+    wanted: dict[str, Any] = {name: literal(value) for name, value in given.which.items()}
     with page_reader(site.path(key)) as reader:
-        found = listing(reader, "dead", conditions, rows=MOST)
+        found = listing(reader, "dead", Conditions(**wanted), rows=MOST)
     return f"{len(found.messages):,}{'' if found.next is None else ' or more'}"
 
 
