@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from threading import Condition, Lock
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -174,6 +175,8 @@ class Served:
 
 Take = Callable[[Served, Signed, bytes], Taken]
 """Accepts a verified body; runs on a thread."""
+_Answered = Callable[[Served, Signed, "_Body"], Awaitable[Response]]
+T = TypeVar("T")
 
 
 class HttpEndpoint:
@@ -225,38 +228,25 @@ class HttpEndpoint:
     # -- requests ---------------------------------------------------------------------------
 
     async def _parcels(self, request: Request) -> Response:
-        limit = self.limits.parcel_bytes
-        return await self._answer(request, "parcels", _take_parcel, limit)
+        take = partial(self._taken, _take_parcel)
+        return await self._answer(request, "parcels", take, self.limits.parcel_bytes)
 
     async def _ping(self, request: Request) -> Response:
-        return await self._answer(request, "ping", _take_ping, NOTICE_MAX)
+        return await self._answer(request, "ping", partial(self._taken, _take_ping), NOTICE_MAX)
 
     async def _collect(self, request: Request) -> Response:
-        """Hold the poll of a peer until a parcel waits for it, and answer with that."""
-        try:
-            served, signed = self._look(request, "collect")
-            slot = _slot(request, served, signed, "collect")
-            body = await self._body(request, slot, served, signed, self.limits.parcel_bytes)
-            loop = asyncio.get_running_loop()
-            work = loop.run_in_executor(self._pool, _asked, served, signed, bytes(body.text))
-            work.add_done_callback(lambda _: body.release())
-            place, seconds = await asyncio.shield(work)
-            parcel = await _held(request, place, seconds)
-            answer = loop.run_in_executor(self._pool, _handed, served, signed, parcel)
-            told, headers = await answer
-            return Response(told, HTTPStatus.OK, headers)
-        except _Denied as denied:
-            headers = denied.headers | {"connection": "close"}
-            return Response(denied.body, denied.status, headers)
-        except ClientDisconnect:
-            return Response(status_code=HTTPStatus.BAD_REQUEST)
+        hold = partial(self._collected, request)
+        return await self._answer(request, "collect", hold, self.limits.parcel_bytes)
 
-    async def _answer(self, request: Request, verb: Verb, take: Take, limit: int) -> Response:
+    async def _answer(
+        self, request: Request, verb: Verb, answer: _Answered, limit: int
+    ) -> Response:
+        """Answer a request whose head is verified, or say why it is denied."""
         try:
             served, signed = self._look(request, verb)
             slot = _slot(request, served, signed, verb)
             body = await self._body(request, slot, served, signed, limit)
-            return await self._taken(served, signed, body, take)
+            return await answer(served, signed, body)
         except _Denied as denied:
             headers = denied.headers | {"connection": "close"}
             return Response(denied.body, denied.status, headers)
@@ -322,14 +312,27 @@ class HttpEndpoint:
         if max(size, length) > limit:
             raise _Larger
 
-    async def _taken(self, served: Served, signed: Signed, body: _Body, take: Take) -> Response:
+    async def _taken(self, take: Take, served: Served, signed: Signed, body: _Body) -> Response:
         """Verify and accept on a thread; sign the answer."""
-        work = asyncio.get_running_loop().run_in_executor(
-            self._pool, _taken, served, signed, bytes(body.text), take
-        )
-        work.add_done_callback(lambda _: body.release())
-        taken, headers = await asyncio.shield(work)
+        taken, headers = await self._on_thread(body, partial(_taken, served, signed, take))
         return Response(taken.body, taken.status, headers, wire.ANSWER_TYPE)
+
+    async def _collected(
+        self, request: Request, served: Served, signed: Signed, body: _Body
+    ) -> Response:
+        """Hold the poll of a peer until a parcel waits for it, and answer with that."""
+        place, seconds = await self._on_thread(body, partial(_asked, served, signed))
+        parcel = await _held(request, place, seconds)
+        loop = asyncio.get_running_loop()
+        told, headers = await loop.run_in_executor(self._pool, _handed, served, signed, parcel)
+        return Response(told, HTTPStatus.OK, headers)
+
+    async def _on_thread(self, body: _Body, work: Callable[[bytes], T]) -> T:
+        """Work on a body on a thread, also if the caller leaves; then release it."""
+        loop = asyncio.get_running_loop()
+        working = loop.run_in_executor(self._pool, work, bytes(body.text))
+        working.add_done_callback(lambda _: body.release())
+        return await asyncio.shield(working)
 
     async def _healthz(self, _: Request) -> Response:
         return JSONResponse({"status": "full" if self.full() else "ok"})
@@ -510,7 +513,7 @@ def _unknown(served: Served, signed: Signed, why: str, more: str = "") -> _Denie
     return _Denied(HTTPStatus.UNAUTHORIZED)
 
 
-def _taken(served: Served, signed: Signed, body: bytes, take: Take) -> tuple[Taken, dict[str, str]]:
+def _taken(served: Served, signed: Signed, take: Take, body: bytes) -> tuple[Taken, dict[str, str]]:
     """Verify a body, accept it and sign the answer; raise _Denied if it is not verified."""
     now = served.clock.now() // 1000
     secrets = _prove(served, signed, body)

@@ -191,11 +191,7 @@ class Link:
             Unreachable: it was not stored, or not confirmed in time.
 
         """
-        named = {"Nats-Msg-Id": uuid4().hex, **headers}
-        told = await self._ask(subject, body, named)
-        if told is GONE:
-            await self.make_streams()
-            told = await self._ask(subject, body, named)
+        told = await self._ask_stream(subject, body, {"Nats-Msg-Id": uuid4().hex, **headers})
         if "error" in told:
             raise self._refused(subject, told["error"])
 
@@ -208,10 +204,7 @@ class Link:
 
         """
         condition = {"Nats-Expected-Last-Subject-Sequence": NEVER}
-        told = await self._ask(subject, b"", condition)
-        if told is GONE:
-            await self.make_streams()
-            told = await self._ask(subject, b"", condition)
+        told = await self._ask_stream(subject, b"", condition)
         error = told.get("error", {})
         if not str(error.get("description", "")).startswith(WRONG_SEQUENCE):
             raise self._refused(subject, error)
@@ -307,6 +300,16 @@ class Link:
         """End the connection; safe to call twice."""
         await _closed(self._client)
         await self._end()
+
+    async def _ask_stream(
+        self, subject: str, body: bytes, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Ask a stream, and again after creating the streams if there is none."""
+        told = await self._ask(subject, body, headers)
+        if told is GONE:
+            await self.make_streams()
+            told = await self._ask(subject, body, headers)
+        return told
 
     async def _ask(
         self, subject: str, body: bytes, headers: Mapping[str, str] | None = None
