@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onceward.message.clock import Millis, SystemClock
-from onceward.ops.cli.demo_team import folder
+from onceward.ops.cli.example_folder import example_folder
 from onceward.ops.cli.exit_codes import DONE, FAILED
 from onceward.ops.cli.output import document, safe
 from onceward.ops.cli.readonly import look
@@ -43,7 +43,13 @@ def kill_agents(home: Path, *, json: bool) -> int:
 
 
 def _play(home: Path, *fate: str) -> None:
-    command = [sys.executable, "-B", str(folder("agent_loop") / "trip.py"), str(home), *fate]
+    command = [
+        sys.executable,
+        "-B",
+        str(example_folder("agent_loop") / "trip.py"),
+        str(home),
+        *fate,
+    ]
     subprocess.run(command, check=False, timeout=ENDS_WITHIN)  # noqa: S603 - our own script
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import random
 import subprocess
@@ -15,11 +14,12 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any, Final
 
-import onceward
 from onceward.errors import OncewardError
 from onceward.message.clock import Millis, SystemClock
+from onceward.ops.cli.example_folder import example_folder
 from onceward.ops.cli.exit_codes import DONE
 
+SCRIPTS: Final = example_folder("review_team")
 COORDINATOR: Final = "coordinator"
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 GAVE_UP: Final = 75
@@ -34,13 +34,6 @@ KILLING: Final = (0.05, 0.95)
 
 Watch = Callable[[float, str], None]
 """Takes the elapsed seconds and a progress text."""
-
-
-def folder(name: str = "review_team") -> Path:
-    """Return the folder of an example's scripts, in the wheel or in a checkout."""
-    packaged = Path(str(importlib.resources.files("onceward") / "examples" / name))
-    examples = Path(onceward.__file__).resolve().parents[2] / "examples"
-    return packaged if packaged.is_dir() else examples / name
 
 
 def plan(seconds: float, kills: int, seed: int) -> list[tuple[float, str]]:
@@ -124,7 +117,7 @@ class Team:
         self._enlist(COORDINATOR, "coordinator.py", *WORKERS, *code)
 
     def _enlist(self, name: str, script: str, *words: str) -> None:
-        command = [sys.executable, "-B", str(folder() / script), str(self.home), *words]
+        command = [sys.executable, "-B", str(SCRIPTS / script), str(self.home), *words]
         self.members[name] = Member(name, command, self.home / f"{name}.log")
 
     def perform(self, seconds: float, victims: list[tuple[float, str]], watch: Watch) -> None:
@@ -215,7 +208,7 @@ class Team:
 
     def prove(self) -> dict[str, Any]:
         """Compare the files in a fresh process, and return its report."""
-        command = [sys.executable, "-B", str(folder() / "proof.py"), str(self.home)]
+        command = [sys.executable, "-B", str(SCRIPTS / "proof.py"), str(self.home)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own script
         try:
             found: dict[str, Any] = json.loads(done.stdout)

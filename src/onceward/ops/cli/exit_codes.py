@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from onceward.errors import (
@@ -71,6 +72,13 @@ ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((Paused, ChannelError, QueueFull, RateLimited, StoreCapacity), REFUSED),
     ((StoreUnusable, Refused), REFUSED),
 )
+
+
+def code_of_all(failures: Collection[object]) -> int:
+    """Return the exit code of several works, of which the failures are true."""
+    if not any(failures):
+        return DONE
+    return FAILED if all(failures) else PARTLY
 
 
 def code_of(error: OncewardError) -> int:

@@ -15,7 +15,7 @@ from onceward.message.settings import DAY
 from onceward.message.vocabulary import ReaderMode
 from onceward.ops.cli.command import Found, command, picked
 from onceward.ops.cli.durations import MaybeMoment, MaybeSpan, Span
-from onceward.ops.cli.exit_codes import NothingThere, TimedOut
+from onceward.ops.cli.exit_codes import NothingThere, TimedOut, code_of_all
 from onceward.ops.cli.options import (
     Body,
     Limit,
@@ -26,7 +26,7 @@ from onceward.ops.cli.options import (
     Wait,
     said,
 )
-from onceward.ops.cli.records import Problems, print_records, readable
+from onceward.ops.cli.records import Problems, print_records
 from onceward.ops.cli.send import MailboxOptions, delivered, parsed
 from onceward.ops.cli.target import Conversation
 from onceward.types import Start
@@ -177,7 +177,7 @@ def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) 
     Example: onceward mailbox read task.queue lease --name crew --limit 1 --wait 5s
     """
     if problems := READERS[mode](box.mailboxes.get(mailbox), how):
-        return readable(problems)
+        return code_of_all(problems)
     if how.wait:
         msg = f"no message within {how.wait:g} s"
         raise TimedOut(msg)
@@ -246,7 +246,7 @@ def query(
         "sender": sender,
         "session": where.session,
     }
-    return readable(print_records(box.mailboxes.get(mailbox).query(type, limit=limit, **sought)))
+    return code_of_all(print_records(box.mailboxes.get(mailbox).query(type, limit=limit, **sought)))
 
 
 @command()

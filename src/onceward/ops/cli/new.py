@@ -7,17 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-import onceward
 from onceward.ops.cli.command import emit
+from onceward.ops.cli.example_folder import example_folder
 from onceward.ops.cli.exit_codes import DONE, Usage
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.target import Answer
 
 ANSWER = Answer()
-PACKAGE = Path(onceward.__file__).resolve().parent
-WHERE: Final = (PACKAGE / "examples", PACKAGE.parents[1] / "examples")
-"""Where the templates are: in an installed package, or in a clone."""
 
 
 class Starter(NamedTuple):
@@ -58,10 +55,8 @@ def new(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         msg = f"{folder} exists and is not empty: give a new folder"
         raise Usage(msg)
-    source = next(each / starter.name for each in WHERE if each.is_dir())
-    shutil.copytree(
-        source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-    )
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(example_folder(starter.name), folder, dirs_exist_ok=True, ignore=ignored)
     files = sorted(path.name for path in folder.iterdir())
     emit({"folder": str(folder), "files": files}, ("folder", "files"), answer)
     if not answer.json:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from onceward import Postbox
 from onceward.ops.cli.command import Found, command
-from onceward.ops.cli.exit_codes import DONE
+from onceward.ops.cli.exit_codes import DONE, code_of_all
 from onceward.ops.cli.options import Number, OfTopics, Quiet, said
 from onceward.ops.cli.output import document
 from onceward.ops.cli.readonly import views
-from onceward.ops.cli.records import print_records, readable
+from onceward.ops.cli.records import print_records
 from onceward.ops.cli.target import Conversation, in_session
 
 WHERE = Conversation()
@@ -46,7 +46,7 @@ def poll(
     """
     session, skip = in_session(where), not keep_skipped
     records = box.sessions.poll(session, topics=topic or None, limit=limit, consume_skipped=skip)
-    return readable(print_records(records))
+    return code_of_all(print_records(records))
 
 
 @command()
@@ -73,7 +73,7 @@ def tail(
     """
     newest = partial(box.sessions.tail, in_session(where), include_expired=include_expired)
     if not follow and not transitions:
-        return readable(print_records(newest(n)))
+        return code_of_all(print_records(newest(n)))
     from onceward.ops.cli import following  # noqa: PLC0415 - rarely needed
 
     if not transitions:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from onceward import Message, MessageRecord
-from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY
 from onceward.ops.cli.output import dated, note
 
 Readable = MessageRecord | Message[Any]
@@ -30,13 +29,6 @@ def plain_body(record: Readable) -> Any:
     """Return a body as a JSON value: bytes become base64 text."""
     encoded = record.frame.data_base64
     return record.body if encoded is None else encoded
-
-
-def readable(problems: Problems) -> int:
-    """Return the exit code of a reading: PARTLY with problems, FAILED if no message is sound."""
-    if not any(problems):
-        return DONE
-    return FAILED if all(problems) else PARTLY
 
 
 def note_problem(message_id: str, problem: str | None) -> None:

@@ -12,7 +12,7 @@ from onceward.errors import OncewardError
 from onceward.fleet import files as finding
 from onceward.message.times import read_rate
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan, Span, SpanOption
-from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY, SIGNAL, Usage
+from onceward.ops.cli.exit_codes import SIGNAL, Usage, code_of_all
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.signals import awaited, stops
@@ -88,7 +88,7 @@ def ship(
     tell(done)
     pruned = prunes() if prunes else []
     _print([asdict(each) for each in done], [asdict(each) for each in pruned], answer)
-    return _code([bool(each.error) for each in done] + [bool(each.error) for each in pruned])
+    return code_of_all([each.error for each in done] + [each.error for each in pruned])
 
 
 class _Stopped(Exception):
@@ -144,9 +144,3 @@ def _print(done: list[dict[str, Any]], pruned: list[dict[str, Any]], answer: Ans
     show(done, COLUMNS, answer.style)
     if pruned:
         show(pruned, PRUNED, answer.style)
-
-
-def _code(failed: list[bool]) -> int:
-    if not any(failed):
-        return DONE
-    return FAILED if all(failed) else PARTLY

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,13 +97,10 @@ def work(
     refuse_deleted(path)
     if not path.exists():
         note(f"creating {path} for agent {agent.name}")
-    ears = [*listening.listeners(), *listening.asking(path)]
     with (
         written_to_stderr(log_level, log_format),
-        Postbox(path, agent=agent, start=not once, listeners=ears, **options) as box,
-        measuring.serving([box], [path]),
+        _opened(path, listening, measuring, agent=agent, start=not once, **options) as box,
     ):
-        listening.tell_left(box)
         return run_once(box, answer) if once else serve(box, answer)
 
 
@@ -129,13 +128,19 @@ def relay(
 
     """
     path = existing(*chosen([db] if db else [], where))
-    ears = [*listening.listeners(), *listening.asking(path)]
-    with (
-        Postbox(path, start=not once, listeners=ears) as box,
-        measuring.serving([box], [path]),
-    ):
-        listening.tell_left(box)
+    with _opened(path, listening, measuring, start=not once) as box:
         return run_once(box, where) if once else serve(box, where)
+
+
+@contextmanager
+def _opened(
+    path: Path, listening: Listening, measuring: Measuring, **options: Any
+) -> Iterator[Postbox]:
+    """Open a file with its listeners and metrics."""
+    ears = [*listening.listeners(), *listening.asking(path)]
+    with Postbox(path, listeners=ears, **options) as box, measuring.serving([box], [path]):
+        listening.tell_left(box)
+        yield box
 
 
 def load(target: str) -> Agent:
