@@ -22,6 +22,7 @@ from onceward.fleet.states import (
 TEXTS: Final = ("sender", "recipient", "id", "lane")
 NUMBERS: Final = ("side", "state", "seq", "at", "sent", "ended", "expires", "file")
 COLUMNS: Final = (*TEXTS, *NUMBERS)
+NAMES: Final = tuple(name for name in COLUMNS if name != "file")
 """The columns of evidence: one row per row of a view that knows a message."""
 VIEWS: Final = {
     "outbox": "onceward_outbox",
@@ -79,6 +80,11 @@ SELECT json_object(
 def expression(box: str, column: str) -> str:
     """Return the SQL of a column of evidence in a view of a file; ``file`` is not among them."""
     return SAID[box].get(column) or (f'"{column}"' if column in OWN else "NULL")
+
+
+def selected(box: str, **instead: str) -> str:
+    """Return the columns NAMES of evidence, each as *instead* says, else from those of the view."""
+    return ", ".join(instead.get(name) or expression(box, name) for name in NAMES)
 
 
 def where(box: str) -> str:

@@ -13,7 +13,7 @@ import apsw
 from onceward.errors import ReadOnlyStore
 from onceward.file.connection import connect, translate_error
 from onceward.fleet.coverage import Reading
-from onceward.fleet.evidence import COLUMNS, FILE_FACTS, VIEWS, expression, where
+from onceward.fleet.evidence import COLUMNS, FILE_FACTS, NAMES, VIEWS, selected, where
 from onceward.fleet.files import stat
 from onceward.fleet.opening import Unreadable, copied, identified, lacking, translated
 from onceward.fleet.states import COPIED_INBOX, LOST_MARK
@@ -147,17 +147,13 @@ def add(
     apart: bool = False,
 ) -> None:
     """Add the rows of one view of the attached file that meet a condition on its columns."""
-    names = [name for name in COLUMNS if name != "file"]
-    said = {name: expression(box, name) for name in names}
-    if apart:
-        said["side"] = str(APART[box])
-    columns = ", ".join(said.values())
+    side = {"side": str(APART[box])} if apart else {}
     if own := where(box):
         condition = f"{condition} AND {own}"
     sql = ROWS.format(
         table=table,
-        names=", ".join(names),
-        columns=columns,
+        names=", ".join(NAMES),
+        columns=selected(box, **side),
         view=VIEWS[box],
         condition=condition,
     )

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 
 from onceward.fleet.coverage import READ, Reading
-from onceward.fleet.evidence import COLUMNS, VIEWS, expression, number_of, where
+from onceward.fleet.evidence import (
+    COLUMNS,
+    NAMES,
+    VIEWS,
+    expression,
+    number_of,
+    selected,
+    where,
+)
 from onceward.fleet.register import Known, gone, reading_of
 from onceward.fleet.states import LOST_MARK, MARK
 
@@ -173,14 +181,8 @@ def _keep(con: apsw.Connection, box: str, batch: Any) -> None:
 
 
 def _add(con: apsw.Connection, box: str, file: int) -> None:
-    names = [name for name in COLUMNS if name != "file"]
-    columns = ", ".join(_expression(box, name) for name in names)
+    columns = selected(box, **({"side": SIDE} if box == "processed" else {}))
     condition = where(box) or f"NOT {PAST}"  # from a past, only dedup records count
-    con.execute(
-        ADD.format(names=", ".join(names), columns=columns, box=box, condition=condition), (file,)
-    )
+    sql = ADD.format(names=", ".join(NAMES), columns=columns, box=box, condition=condition)
+    con.execute(sql, (file,))
     con.execute(CLEAR.format(box=box))
-
-
-def _expression(box: str, column: str) -> str:
-    return SIDE if (box, column) == ("processed", "side") else expression(box, column)
