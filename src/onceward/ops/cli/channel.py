@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -202,8 +203,7 @@ def pause(box: Postbox, name: Name, /, *, mode: Mode = "hold") -> Found:
 
     Example: onceward channel pause news --mode reject
     """
-    (channel := box.channels.get(name)).pause(mode)
-    return _state(box, channel)
+    return _state(box, name, lambda channel: channel.pause(mode))
 
 
 @command("channel", "state")
@@ -213,8 +213,7 @@ def resume(box: Postbox, name: Name, /) -> Found:
 
     Example: onceward channel resume news
     """
-    (channel := box.channels.get(name)).resume()
-    return _state(box, channel)
+    return _state(box, name, Channel.resume)
 
 
 @command("channel", "state")
@@ -224,8 +223,7 @@ def drain(box: Postbox, name: Name, /) -> Found:
 
     Example: onceward channel drain news
     """
-    (channel := box.channels.get(name)).drain()
-    return _state(box, channel)
+    return _state(box, name, Channel.drain)
 
 
 @command("channel", "state")
@@ -235,8 +233,7 @@ def close(box: Postbox, name: Name, /) -> Found:
 
     Example: onceward channel close news
     """
-    (channel := box.channels.get(name)).close()
-    return _state(box, channel)
+    return _state(box, name, Channel.close)
 
 
 def _changed(box: Postbox, row: dict[str, Any]) -> Found:
@@ -245,7 +242,10 @@ def _changed(box: Postbox, row: dict[str, Any]) -> Found:
     return [row]
 
 
-def _state(box: Postbox, channel: Channel) -> Found:
+def _state(box: Postbox, name: str, change: Callable[[Channel], object]) -> Found:
+    """Change a channel, deliver the messages of the change, and return its state."""
+    channel = box.channels.get(name)
+    change(channel)
     box.run_until_idle()
     info = channel.info()
     return [{"channel": info.name, "state": info.state}]
