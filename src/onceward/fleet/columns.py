@@ -15,10 +15,7 @@ Kind = Literal["string", "bigint", "timestamp", "binary", "variant"]
 """A column's type by Spark's name."""
 
 VIEWS: Final = {
-    "outbox": "onceward_outbox",
-    "inbox": "onceward_inbox",
-    "processed": "onceward_processed_messages",
-    "dead_letters": "onceward_dead_letters",
+    **evidence.VIEWS,
     "runs": "onceward_runs",
     "transitions": "onceward_transitions",
     "peers": "onceward_peers",

@@ -25,7 +25,7 @@ from onceward.core.deliver.transport import Transport
 from onceward.errors import Unreachable
 from onceward.message.parcel import Receipt
 from onceward.testing.builders import build_frame, parcel, spell
-from onceward.testing.faults import Fault
+from onceward.testing.faults import HARMLESS, Fault
 from onceward.testing.transport_fixture import (
     FAR,
     MAX_BODY,
@@ -38,16 +38,6 @@ from onceward.testing.transport_fixture import (
 )
 from onceward.testing.wire_conformance import WireConformance
 
-HARMLESS = (
-    Fault.NONE,
-    Fault.DROP,
-    Fault.LOSE_RECEIPT,
-    Fault.DUPLICATE,
-    Fault.DELAY,
-    Fault.BUSY,
-    Fault.PARTIAL,
-)
-"""Faults after which every message must still arrive once and in order."""
 MANY = 20
 ODD_TEXTS = (
     "",

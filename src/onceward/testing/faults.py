@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from threading import Lock
+from typing import Final
 
 from onceward.core.deliver.transport import Transport
 from onceward.errors import Refused, Unreachable
@@ -33,6 +34,10 @@ class Fault(StrEnum):
     """It arrives, but the answer says nothing about its last frame, as plain functions may do."""
     CORRUPT = "corrupt"
     """It arrives with the text of its last frame damaged, so that no frame can be read from it."""
+
+
+HARMLESS: Final = tuple(each for each in Fault if each not in {Fault.REFUSE, Fault.CORRUPT})
+"""Faults after which every message must still arrive once and in order."""
 
 
 class FaultyTransport:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from onceward.api.agent import Agent
 from onceward.core.handle.context import Context
 from onceward.message.clock import Millis
-from onceward.testing.faults import Fault
+from onceward.testing.faults import HARMLESS
 from onceward.testing.fleet_faults import BEFORE, NOW, Mishap, Outcome
 from onceward.testing.world import World
 
@@ -26,15 +26,6 @@ DUTIES: Final = {
 """Agents of one crew: the type each takes, its result and the recipient; size n has n crews."""
 TASKS: Final = 12
 """Conversations that each crew's desk opens; each is four messages long."""
-WEATHER: Final = (
-    Fault.NONE,
-    Fault.DROP,
-    Fault.LOSE_RECEIPT,
-    Fault.DUPLICATE,
-    Fault.DELAY,
-    Fault.BUSY,
-    Fault.PARTIAL,
-)
 """Faults of a crew's deliveries; none may be visible at the end."""
 CLONING: Final = frozenset({"double_processed", "duplicated"})
 """Mishaps that leave a copy which went on beside its file."""
@@ -126,7 +117,7 @@ def _crew(world: World, number: int) -> Outcome:
     """Run four agents under faulty delivery until idle; each message takes effect once."""
     names = {role: f"{role}-{number}" for role in DUTIES}
     agents = [_member(role, names) for role in DUTIES]
-    weather = cycle(world.dice.choices(WEATHER, k=97))
+    weather = cycle(world.dice.choices(HARMLESS, k=97))
     boxes = [world.open(agent, faults=weather) for agent in agents]
     for box in boxes:
         for name in names.values():
