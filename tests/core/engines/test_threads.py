@@ -132,19 +132,19 @@ def no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_heartbeat")
 def test_a_thread_that_holds_its_wakes_takes_the_next_task_itself(threads: EngineThreads) -> None:
-    """It takes the task that it notified at the end of its own."""
+    """It starts no thread for the task that it notified, and runs it at the end of its own."""
     ran: list[int] = []
     second = planned(threads, lambda: ran.append(get_ident()))
 
     def work() -> None:
         threads.hold_wakes()
         threads.notify(second)
-        ran.append(get_ident())
+        ran.extend([get_ident(), len(threads._threads)])
 
     first = planned(threads, work, 0.0)
-    until(lambda: len(ran) == 2)
+    until(lambda: len(ran) == 3)
 
-    assert ran[0] == ran[1]
+    assert [ran[0], 1, ran[0]] == ran
     assert ended(threads, first, second)
 
 
