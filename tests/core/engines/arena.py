@@ -47,6 +47,8 @@ LIFE = 0.06
 """Longest life of a process once it serves, in seconds."""
 DRAIN = 120.0
 CALM = 5
+PRELOADED = ["onceward.api.postbox", "onceward.features.runs.worker", "onceward.testing.kills"]
+"""Imported once, by the server that forks: importing it takes longer than a process here lives."""
 
 
 @contextmanager
@@ -318,5 +320,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    multiprocessing.set_forkserver_preload(["__main__", "onceward"])
+    multiprocessing.set_forkserver_preload(PRELOADED)
     sys.exit(main())

@@ -27,6 +27,7 @@ SIDE_BY_SIDE: Final = 2
 PATIENCE: Final = 86_400.0
 COPIED: Final = ("src", "schema", "tests")
 LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "proof", "spark")
+HUNG: Final = " (did not end)"
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 QUIETLY: Final = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "")
 
@@ -59,6 +60,11 @@ class Killed:
     def layer(self) -> str:
         """The folder of tests that noticed."""
         return "/".join(self.killer.split("/")[:2])
+
+    @property
+    def killing_tests(self) -> str:
+        """The function that failed, with all its parameters; the file where its tests hung."""
+        return self.killer.removesuffix(HUNG).partition("[")[0]
 
     def __str__(self) -> str:
         found = self.killer or "SURVIVED"
@@ -187,7 +193,7 @@ class Copy:
                 timeout=LIMIT,
             )
         except subprocess.TimeoutExpired:
-            return f"{tests} (did not end)"
+            return tests + HUNG
         if ran.returncode == 0:
             return ""
         if ran.returncode == 1 and (failed := FAILED.search(ran.stdout)):

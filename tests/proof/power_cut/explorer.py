@@ -6,9 +6,10 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.proof.power_cut.part import Found, Task, run
@@ -49,6 +50,7 @@ def explore(
     depth: int = 1,
     seconds: float = PATIENCE,
     enough: int | None = None,
+    until: Collection[str] = (),
     only: str = "",
     keep: Path | None = None,
     aimed: bool = False,
@@ -58,10 +60,10 @@ def explore(
 
     At *depth* 2 the first life is cut or killed, a second one is recorded while
     it recovers and goes on, and is cut too. Ends early after *seconds*, or
-    after *enough* violations. *only* names one state of an earlier run. *aimed* (two
-    deep) kills the first life before each of its syncs and cuts the power before the second
-    life's first syncs: a few hundred states that find what is acted on before it is durable.
-    Images of states with violations are copied to *keep*.
+    after *enough* violations, or after one of a kind in *until*. *only* names one state of an
+    earlier run. *aimed* (two deep) kills the first life before each of its syncs and cuts the power
+    before the second life's first syncs: a few hundred states that find what is acted on before it
+    is durable. Images of states with violations are copied to *keep*.
     """
     count = 1 if only else min(8, os.cpu_count() or 1)
     begun = time.monotonic()
@@ -74,9 +76,11 @@ def explore(
         only=only,
         keep=str(keep or ""),
         aimed=aimed,
+        until=frozenset(until),
         parts=count,
     )
-    with worker_pool(count) as pool:
+    with TemporaryDirectory() as folder, worker_pool(count) as pool:
+        task = replace(task, seen=str(Path(folder, "seen")) if until else "")
         parts = list(pool.map(run, [replace(task, part=part) for part in range(count)]))
     return _merged(program, depth, parts, time.monotonic() - begun)
 

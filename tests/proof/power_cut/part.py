@@ -51,6 +51,10 @@ class Task:
     keep: str
     aimed: bool = False
     """Whether to kill before each sync and then lose what was not synced."""
+    until: frozenset[str] = frozenset()
+    """Kinds of violations of which one is enough for all parts."""
+    seen: str = ""
+    """Path of the file that a part makes when it has found such a violation."""
     part: int = 0
     parts: int = 1
 
@@ -137,6 +141,7 @@ class Part:
             len(found.images) >= task.states
             or time.monotonic() > self._until
             or (task.enough is not None and len(found.violations) >= task.enough)
+            or (task.seen != "" and os.path.exists(task.seen))  # noqa: PTH110 - asked a thousand times
         )
 
     def _cuts(self, track: Track) -> None:
@@ -224,4 +229,7 @@ class Part:
             folder.mkdir(parents=True)
             lay_out(left, folder)
             kept = str(folder)
-        self._found.violations.append(Violation(state, tuple(words), kept))
+        violation = Violation(state, tuple(words), kept)
+        self._found.violations.append(violation)
+        if self._task.until & violation.kinds:
+            Path(self._task.seen).touch()

@@ -101,7 +101,7 @@ def test_weak_profiles_are_found(
 
     Each of these is known to lose mail, and is seen to.
     """
-    verdict = explore(weak, states=3_000, enough=25, seconds=FOUND_WITHIN)
+    verdict = explore(weak, states=3_000, until=kinds, seconds=FOUND_WITHIN)
     aloud(verdict)
 
     assert kinds & set(verdict.kinds)
@@ -110,7 +110,7 @@ def test_weak_profiles_are_found(
 def test_aimed_states_find_a_missing_barrier(aloud: Callable[[object], None]) -> None:
     """Kill before each sync, cut before the next one: without the barrier, effects are lost."""
     weak = Town(7, mutants=("no-barrier",), engines=False)  # started ones write when they begin
-    verdict = explore(weak, states=1_000, depth=2, enough=1, aimed=True)
+    verdict = explore(weak, states=1_000, depth=2, until={"LOST_EFFECT"}, aimed=True)
     aloud(verdict)
 
     assert "LOST_EFFECT" in verdict.kinds
@@ -141,11 +141,12 @@ def test_live_engines_survive(tmp_path: Path, aloud: Callable[[object], None]) -
 
 def test_a_live_life_that_loses_mail_is_seen_to(aloud: Callable[[object], None]) -> None:
     """Files that sync at checkpoints only lose what their callers were told."""
+    kinds = {"LOST_ACK", "LOST_ANSWER", "LOST_EFFECT", "LOST_IN_TRANSIT"}
     weak = LiveTown(7, transport="file", near="fast", far="fast")
-    verdict = explore(weak, states=2_000, enough=1, seconds=FOUND_WITHIN)
+    verdict = explore(weak, states=2_000, until=kinds, seconds=FOUND_WITHIN)
     aloud(verdict)
 
-    assert {"LOST_ACK", "LOST_ANSWER", "LOST_EFFECT", "LOST_IN_TRANSIT"} & set(verdict.kinds)
+    assert kinds & set(verdict.kinds)
 
 
 def test_a_message_outlives_a_weaker_receiver(aloud: Callable[[object], None]) -> None:

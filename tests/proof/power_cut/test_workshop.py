@@ -66,7 +66,7 @@ def test_steps_survive_two_deep(
 )
 def test_weak_steps_are_found(weak: Workshop, kind: str, aloud: Callable[[object], None]) -> None:
     """Each of these loses or repeats what a step or a cancel has done, and is seen to."""
-    verdict = explore(weak, states=4_000, enough=3, seconds=FOUND_WITHIN)
+    verdict = explore(weak, states=4_000, until={kind}, seconds=FOUND_WITHIN)
     aloud(verdict)
 
     assert kind in verdict.kinds
