@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from uuid import uuid4
 
+from pydantic import TypeAdapter
+
 from onceward.fleet.opening import LogTrouble
 from onceward.fleet.ship.objects import Objects
 
@@ -137,6 +139,9 @@ class Manifest:
         return replace(self, number=self.number + 1, commit=uuid4().hex, recent=recent, **changed)
 
 
+MANIFEST: Final = TypeAdapter(Manifest)
+
+
 def folder_of(file_id: str) -> str:
     """Return the folder of a file's manifests; an id that is not a plain word is hashed."""
     plain = file_id if PLAIN_ID.fullmatch(file_id) else "x" + _sha256(file_id.encode())[:40]
@@ -222,33 +227,10 @@ def decoded(data: bytes) -> Manifest:
             msg = "a manifest of the log was altered: restore it from a copy"
             raise LogDamaged(msg)
         del said["format"]
-        return Manifest(
-            **said
-            | {
-                "epochs": tuple(_epoch(each) for each in said["epochs"]),
-                "segments": tuple(Segment(**each) for each in said["segments"]),
-                "retired": tuple((path, number) for path, number in said["retired"]),
-                "recent": tuple((number, mark) for number, mark in said["recent"]),
-            }
-        )
+        return MANIFEST.validate_python(said)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = f"a manifest of the log cannot be read ({error}): restore it from a copy"
         raise LogDamaged(msg) from error
-
-
-def _epoch(said: dict[str, Any]) -> Epoch:
-    places = {name: _place(place) for name, place in said["places"].items()}
-    return Epoch(**said | {"places": places})
-
-
-def _place(said: dict[str, Any]) -> Place:
-    return Place(
-        said["high"],
-        tuple(said["columns"]),
-        {int(seq): (digest, day) for seq, (digest, day) in said["open"].items()},
-        {int(seq): mark for seq, mark in said["last"].items()},
-        {int(seq): digest for seq, digest in said["ended"].items()},
-    )
 
 
 def _numbered(names: Iterable[str]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
+
+from pydantic import TypeAdapter
 
 from onceward.message.clock import Millis
 
@@ -31,6 +32,9 @@ class Silence:
     reason: str
     by: str
     at: Millis
+
+
+SILENCES: Final = TypeAdapter(list[Silence])
 
 
 class Silences:
@@ -63,22 +67,12 @@ class Silences:
         try:
             if self.path.stat().st_size > LARGEST:
                 return []
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            return [
-                Silence(
-                    str(each["fingerprint"]),
-                    int(each["until_at"]),
-                    str(each["reason"]),
-                    str(each["by"]),
-                    int(each["at"]),
-                )
-                for each in found[:MOST]
-            ]
-        except (OSError, ValueError, KeyError, TypeError):
+            return SILENCES.validate_json(self.path.read_bytes())[:MOST]
+        except (OSError, ValueError):
             return []
 
     def _write(self, found: list[Silence]) -> None:
         """Replace the file atomically: a reader finds the old or the new one."""
         fresh = self.path.with_suffix(".new")
-        fresh.write_text(json.dumps([asdict(each) for each in found], indent=1), encoding="utf-8")
+        fresh.write_bytes(SILENCES.dump_json(found, indent=1))
         os.replace(fresh, self.path)  # noqa: PTH105 - the atomic call
