@@ -215,25 +215,16 @@ def spelt(name: str) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    kinds: dict[str, Callable[[str], Any]] = {
-        "path": paths,
-        "columns": _names,
-        "snapshot": flag,
-        "ignore_corrupt_files": flag,
-        "ignore_missing_files": flag,
-        "ignore_locked_files": flag,
-        "mode": str.upper,
-        "copy": str.lower,
-        "frame": str.lower,
-        "max_partition_bytes": bytes_of,
-        "min_partition_num": int,
-        "batch_rows": int,
-        "busy_timeout": float,
-        "look_for": float,
-        "max_rows_per_trigger": int,
+    by_name: dict[str, Callable[[str], Any]] = {
+        "path": paths, "columns": _names, "max_partition_bytes": bytes_of,
+        "mode": str.upper, "copy": str.lower, "frame": str.lower,
     }  # fmt: skip
+    by_type: dict[str, Callable[[str], Any]] = {
+        "bool": flag, "bool | None": flag, "int": int, "float": float, "str": str,
+    }  # fmt: skip
+    [kind] = (str(field.type) for field in fields(Options) if field.name == name)
     try:
-        return kinds.get(name, str)(text)
+        return (by_name.get(name) or by_type[kind])(text)
     except (ValueError, KeyError, TypeError) as error:
         msg = f"option {spelt(name)} does not accept {quoted(text)}"
         raise InvalidOption(msg) from error
