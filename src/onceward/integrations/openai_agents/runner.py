@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -55,15 +57,8 @@ class OncewardRunner:
             InvalidArgument: the handler is not a coroutine function.
 
         """
-        run = _begun(model_step, tool_step)
-        if run is None:
-            return await Runner.run(agent, given, **options)
-        token = RUN.set(run)
-        try:
-            durable = durable_agent(agent, run)
-            return await Runner.run(durable, given, **_with_steps(options))
-        finally:
-            RUN.reset(token)
+        with _in_steps(agent, options, _begun(model_step, tool_step)) as (runs, told):
+            return await Runner.run(runs, given, **told)
 
     @classmethod
     def run_streamed(
@@ -81,15 +76,8 @@ class OncewardRunner:
         The events of a request come once its step is stored. ``box.stream`` follows the text
         of a model while it comes.
         """
-        run = _begun(model_step, tool_step)
-        if run is None:
-            return Runner.run_streamed(agent, given, **options)
-        token = RUN.set(run)
-        try:
-            durable = durable_agent(agent, run)
-            return Runner.run_streamed(durable, given, **_with_steps(options))
-        finally:
-            RUN.reset(token)
+        with _in_steps(agent, options, _begun(model_step, tool_step)) as (runs, told):
+            return Runner.run_streamed(runs, given, **told)
 
 
 def _begun(model: StepOptions | None, tool: StepOptions | None) -> RunSteps | None:
@@ -101,6 +89,21 @@ def _begun(model: StepOptions | None, tool: StepOptions | None) -> RunSteps | No
         raise InvalidArgument(ASYNC_ONLY)
     number = _runs[context] = _runs.get(context, 0) + 1
     return RunSteps(context, number, model or {}, tool or {})
+
+
+@contextmanager
+def _in_steps(
+    agent: Agent[Any], options: dict[str, Any], run: RunSteps | None
+) -> Iterator[tuple[Agent[Any], dict[str, Any]]]:
+    """Give the agent and the options whose calls are steps of a run; the same without one."""
+    if run is None:
+        yield agent, options
+        return
+    token = RUN.set(run)
+    try:
+        yield durable_agent(agent, run), _with_steps(options)
+    finally:
+        RUN.reset(token)
 
 
 def _with_steps(options: dict[str, Any]) -> dict[str, Any]:

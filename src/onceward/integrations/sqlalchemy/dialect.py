@@ -87,29 +87,13 @@ class OncewardDialect(SQLiteDialect):
         """End a savepoint and keep its work."""
         connection.connection.dbapi_connection.release(name)
 
-    def get_table_names(
-        self,
-        connection: Any,
-        schema: Any = None,
-        sqlite_include_internal: Any = False,  # noqa: FBT002 - SQLAlchemy's
-        **kw: Any,
-    ) -> list[str]:
+    def get_table_names(self, connection: Any, *asked: Any, **kw: Any) -> list[str]:
         """Return the user's tables: what is reflected or dropped as a whole leaves ours alone."""
-        return _without_ours(
-            super().get_table_names(connection, schema, sqlite_include_internal, **kw)  # type: ignore[no-untyped-call]
-        )
+        return _without_ours(super().get_table_names(connection, *asked, **kw))  # type: ignore[no-untyped-call]
 
-    def get_view_names(
-        self,
-        connection: Any,
-        schema: Any = None,
-        sqlite_include_internal: Any = False,  # noqa: FBT002 - SQLAlchemy's
-        **kw: Any,
-    ) -> list[str]:
+    def get_view_names(self, connection: Any, *asked: Any, **kw: Any) -> list[str]:
         """Return the user's views; ours can be reflected by name."""
-        return _without_ours(
-            super().get_view_names(connection, schema, sqlite_include_internal, **kw)  # type: ignore[no-untyped-call]
-        )
+        return _without_ours(super().get_view_names(connection, *asked, **kw))  # type: ignore[no-untyped-call]
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         """Return whether the postbox was closed."""
