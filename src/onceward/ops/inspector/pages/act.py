@@ -38,8 +38,8 @@ def confirm(request: Request) -> Response:
     site, action = _allowed(request)
     key = request.path_params["key"]
     given = _given(action, request.query_params)
-    mark = form_mark(request)
-    answer = site.html(
+    return form_page(
+        site,
         request,
         "confirm.html",
         key=key,
@@ -48,10 +48,7 @@ def confirm(request: Request) -> Response:
         fields=_expected(site, key, given) if action.asks else (),
         matching=_matching(site, key, given) if action.in_bulk else None,
         back=_back(key, action, given),
-        form=form_token(site.secret, mark),
     )
-    answer.set_cookie(FORM, mark, httponly=True, samesite="strict")
-    return answer
 
 
 async def act(request: Request) -> Response:
@@ -62,9 +59,7 @@ async def act(request: Request) -> Response:
     key = request.path_params["key"]
     reply = partial(_reply, site, key, given, form) if action.asks and not given.body else None
     told, undo = await run_in_threadpool(_done, site, request, action, given, reply)
-    where = _back(key, action, given)
-    sign = "&" if "?" in where else "?"
-    return RedirectResponse(f"{where}{sign}notice={site.notice(told, undo)}", 303)
+    return told_at(site, _back(key, action, given), told, undo)
 
 
 async def undo(request: Request) -> Response:
@@ -74,8 +69,7 @@ async def undo(request: Request) -> Response:
     if found is None:
         raise HTTPException(NOT_FOUND, "this can no longer be undone: see its page")
     told = await run_in_threadpool(_undone, site, request, found)
-    sign = "&" if "?" in found.back else "?"
-    return RedirectResponse(f"{found.back}{sign}notice={site.notice(told)}", 303)
+    return told_at(site, found.back, told)
 
 
 def _undone(site: Site, request: Request, found: Undo) -> str:
@@ -128,12 +122,31 @@ def audit(site: Site, request: Request, key: str, given: Mapping[str, Any], outc
         "op": f"inspect.{request.path_params['verb']}",
         "ts": iso(site.now()),
         "agent_id": known.agent if known else key,
-        "by": request.client.host if request.client else "",
+        "by": reader_of(request),
         **given,
         "outcome": outcome,
     }
     assert site.audit is not None  # noqa: S101 - otherwise the action was refused
     site.audit.write([entry])
+
+
+def form_page(site: Site, request: Request, template: str, **context: Any) -> Response:
+    """Return a page with forms, and the cookie by which they are known as ours."""
+    mark = form_mark(request)
+    answer = site.html(request, template, form=form_token(site.secret, mark), **context)
+    answer.set_cookie(FORM, mark, httponly=True, samesite="strict")
+    return answer
+
+
+def told_at(site: Site, where: str, told: str, undo: Undo | None = None) -> Response:
+    """Redirect to a page, which tells what was done."""
+    sign = "&" if "?" in where else "?"
+    return RedirectResponse(f"{where}{sign}notice={site.notice(told, undo)}", 303)
+
+
+def reader_of(request: Request) -> str:
+    """Return the address from which a page is read."""
+    return request.client.host if request.client else ""
 
 
 def _allowed(request: Request) -> tuple[Site, Action]:

@@ -7,14 +7,20 @@ from typing import Final
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.message.times import millis
 from onceward.ops.inspector.actions import Action, Outcome, perform
 from onceward.ops.inspector.grouping import Affected, Problem, gather
-from onceward.ops.inspector.guard import FORM, form_mark, form_token
-from onceward.ops.inspector.pages.act import FORBIDDEN, audit, own_form
+from onceward.ops.inspector.pages.act import (
+    FORBIDDEN,
+    audit,
+    form_page,
+    own_form,
+    reader_of,
+    told_at,
+)
 from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.silences import REASON, Silence
 from onceward.ops.inspector.site import NOT_FOUND, Site, Undo, site_of
@@ -52,8 +58,8 @@ def problem(request: Request) -> Response:
     """Answer with the page of one problem, with the effects of a repair."""
     site = site_of(request)
     found = _wanted(request)
-    mark = form_mark(request)
-    answer = site.html(
+    return form_page(
+        site,
         request,
         "problem.html",
         problem=found,
@@ -62,10 +68,7 @@ def problem(request: Request) -> Response:
         silence=site.silences.now(site.now()).get(found.fingerprint),
         spans=UNTIL,
         longest=REASON,
-        form=form_token(site.secret, mark),
     )
-    answer.set_cookie(FORM, mark, httponly=True, samesite="strict")
-    return answer
 
 
 def _samples(site: Site, found: Problem) -> dict[str, tuple[str, ...]]:
@@ -91,7 +94,7 @@ async def repair(request: Request) -> Response:
     if action.destroys and not given.get("sure"):
         raise HTTPException(FORBIDDEN, "tick the box: this cannot be undone")
     told, undo = await run_in_threadpool(_repaired, site, request, found, action)
-    return RedirectResponse(f"/problems?notice={site.notice(told, undo)}", 303)
+    return told_at(site, "/problems", told, undo)
 
 
 def _repaired(
@@ -137,7 +140,7 @@ async def silence(request: Request) -> Response:
         if span not in UNTIL:
             msg = f"for how long? {', '.join(UNTIL)}"
             raise InvalidArgument(msg)
-        reason, by = given.get("reason", "")[:REASON], _reader(request)
+        reason, by = given.get("reason", "")[:REASON], reader_of(request)
         until_at = now + millis("for", span)
         await run_in_threadpool(
             site.silences.add, Silence(found.fingerprint, until_at, reason, by, now)
@@ -145,11 +148,7 @@ async def silence(request: Request) -> Response:
         told = f"Silenced for {span}: {found.error[:120]}"
     request.path_params["verb"] = "silence"
     audit(site, request, "", {"problem": fingerprint}, told)
-    return RedirectResponse(f"/problems?notice={site.notice(told)}", 303)
-
-
-def _reader(request: Request) -> str:
-    return request.client.host if request.client else ""
+    return told_at(site, "/problems", told)
 
 
 def _wanted(request: Request) -> Problem:
