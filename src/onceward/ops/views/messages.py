@@ -192,6 +192,16 @@ def stored(box: str, kind: type = StoredMessage, of: str = "", **given: str) -> 
     return columns(kind, of, box=f"'{box}'", **lacking, **given)
 
 
+def of_row(expression: str) -> dict[str, str]:
+    """Return the statement for an expression of one row, by its box."""
+    return {box: f"SELECT {expression} FROM {view} WHERE seq = ?" for box, view in VIEWS.items()}
+
+
+def in_boxes(sql: str) -> str:
+    """Return the statement for rows of all boxes; *sql* names their ``{view}``."""
+    return "\n UNION ALL\n".join(sql.format(view=view) for view in VIEWS.values())
+
+
 COLUMNS: Final = {box: stored(box) for box in VIEWS}
 
 
@@ -232,27 +242,16 @@ SELECT m.id FROM senders AS s
 """
 DEAD_IDS: Final = ids_from("onceward_dead_letters")
 # The view of the outbox makes the whole frame for it.
-SIZE: Final = {
-    box: f"SELECT octet_length(frame) FROM {view} WHERE seq = ?" for box, view in VIEWS.items()
-}
-FRAME: Final = {
-    box: f"SELECT CAST(frame AS BLOB) FROM {view} WHERE seq = ?" for box, view in VIEWS.items()
-}
-BODY: Final = {box: f"SELECT body FROM {view} WHERE seq = ?" for box, view in VIEWS.items()}
-BODY_PART: Final = "\n UNION ALL\n".join(
-    f"SELECT seq, sender, body FROM {view} WHERE id = :id" for view in VIEWS.values()
-)
+SIZE: Final = of_row("octet_length(frame)")
+FRAME: Final = of_row("CAST(frame AS BLOB)")
+BODY: Final = of_row("body")
+BODY_PART: Final = in_boxes("SELECT seq, sender, body FROM {view} WHERE id = :id")
 PART: Final = f"""
 SELECT sender, substr(body, :first, :most), length(body)
   FROM ({BODY_PART}) ORDER BY seq LIMIT 1
 """
-ROOT: Final = (
-    "\n UNION ALL\n".join(
-        f"SELECT correlation_id FROM {view} WHERE id = :id AND correlation_id IS NOT NULL"
-        for view in VIEWS.values()
-    )
-    + "\n LIMIT 1"
-)
+OF_ROOT: Final = "SELECT correlation_id FROM {view} WHERE id = :id AND correlation_id IS NOT NULL"
+ROOT: Final = f"{in_boxes(OF_ROOT)}\n LIMIT 1"
 
 
 def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMessage:
