@@ -39,6 +39,11 @@ SELECT {columns(kind)} FROM {view} WHERE {name} > :after ORDER BY {name} LIMIT :
 """
 
 
+def lanes_held(most: int) -> str:
+    """Return a table of the lanes that are leased or wait for a moment, the next ones first."""
+    return f"(SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {most})"
+
+
 def moment_from(view: str, at: str) -> str:
     """Return the statement for the number and moment of the first row at or after a number."""
     return f"SELECT seq, {at} FROM {view} WHERE seq >= ? ORDER BY seq LIMIT 1"

@@ -154,11 +154,16 @@ def listing(
     until = time.monotonic() + (BUDGET if budget is None else budget)
     with closing(_looked_at(reader, box, wanted, before, visible)) as looking:
         seqs, looked, last = _found(looking, rows, until)
-    found = values(reader, StoredMessage, ROW[box], seqs=json.dumps(seqs))
+    found = stored(reader, box, seqs)
     ended = None
     if last is not None and len(seqs) < rows:
         ended = reader.rows(FROM[box], (last,))[0][1]
     return Listing(found, last, looked, ended)
+
+
+def stored(source: Source, box: str, seqs: Iterable[int]) -> tuple[StoredMessage, ...]:
+    """Return the messages of a box with these numbers, in their order."""
+    return values(source, StoredMessage, ROW[box], seqs=json.dumps([*seqs]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,17 @@ from typing import Final
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.message.dates import LATE, Rule
-from onceward.ops.views.asking import NEVER, Source, by_name, ids_from, matches, some_ids, values
-from onceward.ops.views.overview import FAILED, FAILURES, HELD, MANY
+from onceward.ops.views.asking import (
+    NEVER,
+    Source,
+    by_name,
+    ids_from,
+    lanes_held,
+    matches,
+    some_ids,
+    values,
+)
+from onceward.ops.views.overview import FAILED, FAILURES, MANY
 
 EVERYTHING: Final = -1
 """SQLite's word for no limit."""
@@ -42,10 +51,10 @@ LANES: Final = f"""
  ORDER BY w.sender, w.lane, w.priority LIMIT :limit
 """
 HELD_LANES: Final = f"""
-{LANE} (SELECT * FROM {HELD} ORDER BY attempts DESC, due_at LIMIT :limit) AS w
+{LANE} (SELECT * FROM {lanes_held(MANY)} ORDER BY attempts DESC, due_at LIMIT :limit) AS w
 """
 FAILED_LANE: Final = f"""
-{LANE} (SELECT * FROM {HELD} AS w WHERE {FAILED.strip()}
+{LANE} (SELECT * FROM {lanes_held(MANY)} AS w WHERE {FAILED.strip()}
          ORDER BY attempts DESC, due_at LIMIT 1) AS w
 """
 READY_LANES: Final = f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -254,20 +255,26 @@ OF_ROOT: Final = "SELECT correlation_id FROM {view} WHERE id = :id AND correlati
 ROOT: Final = f"{in_boxes(OF_ROOT)}\n LIMIT 1"
 
 
+def sent_message(source: Source, message_id: str) -> StoredMessage | None:
+    """Return a message of the outbox."""
+    return next(iter(values(source, StoredMessage, SENT, id=message_id)), None)
+
+
 def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMessage:
     """Return everything that a file stores about a message, with limited transitions."""
-    sent = values(source, StoredMessage, SENT, id=message_id)
+    sent = sent_message(source, message_id)
     received = values(source, StoredMessage, RECEIVED, id=message_id)
     dead = values(source, StoredMessage, DEAD, id=message_id)
+    rows = [*([sent] if sent else []), *received, *dead]
     session = next((each.session for each in (*received, *dead)), "")
     steps, streams = handled(source.rows, message_id, session)
     return FoundMessage(
-        sent=sent[0] if sent else None,
+        sent=sent,
         received=received,
         dead=dead,
         processed=values(source, Processed, PROCESSED, id=message_id),
         acknowledgments=values(source, Acknowledgment, ACKNOWLEDGED, id=message_id),
-        transitions=_transitions(source, message_id, (*sent, *received, *dead), window),
+        transitions=_transitions(source, message_id, rows, window),
         steps=steps,
         streams=streams,
         attempts=values(source, FailedAttempt, FAILED, id=message_id),
@@ -355,7 +362,7 @@ def transitions_after(source: Source, seq: int, limit: int) -> tuple[Transition,
 
 
 def _transitions(
-    source: Source, message_id: str, rows: tuple[StoredMessage, ...], window: int
+    source: Source, message_id: str, rows: Sequence[StoredMessage], window: int
 ) -> tuple[Transition, ...]:
     """Return the recorded transitions, which are found by the time of the message."""
     begins = [row.created_at or row.at for row in rows]

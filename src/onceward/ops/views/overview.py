@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
-from onceward.ops.views.asking import NEVER, Source
+from onceward.ops.views.asking import NEVER, Source, lanes_held
 from onceward.ops.views.vocabulary import TROUBLES
 
 PEERS: Final = 1000
@@ -142,8 +142,6 @@ SELECT coalesce(sum(breaker <> 'closed'), 0),
        coalesce(sum(breaker <> 'closed' OR failures >= {FAILURES}), 0)
   FROM onceward_peers
 """
-HELD: Final = f"(SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {MANY})"
-"""The lanes that are leased or wait for a moment, at most MANY."""
 # A handler that failed once and now sleeps, or waits for a message, is not retried.
 FAILED: Final = """
 (attempts > 1 OR attempts = 1 AND state = 'waiting') AND awaits IS NULL
@@ -165,10 +163,7 @@ SELECT (SELECT count(*) FROM onceward_runs WHERE state = 'open'),
          WHERE session > '' AND state <> 'empty' ORDER BY session LIMIT {MANY}) AS s
 """
 # A lane that waits for a reply has a due time: its timeout, or never.
-QUESTION: Final = f"""
-SELECT min(s.asked_at)
-  FROM {HELD} AS s
-"""
+QUESTION: Final = f"SELECT min(s.asked_at) FROM {lanes_held(MANY)} AS s"
 SCHEDULES_FAILING: Final = f"""
 SELECT count(*)
   FROM (SELECT last_error, paused_at

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
-from onceward.ops.views.asking import NEVER, Source, values
-from onceward.ops.views.listing import ROW
+from onceward.ops.views.asking import NEVER, Source
+from onceward.ops.views.listing import stored
 from onceward.ops.views.lists import Schedule
 from onceward.ops.views.messages import StoredMessage
 
@@ -29,5 +28,4 @@ def sent_by(source: Source, schedule: Schedule, limit: int) -> tuple[StoredMessa
         "lane": f"schedule.{schedule.name}",
         "limit": limit,
     }
-    seqs = [seq for (seq,) in source.rows(SENT, named)]
-    return values(source, StoredMessage, ROW["outbox"], seqs=json.dumps(seqs))
+    return stored(source, "outbox", (seq for (seq,) in source.rows(SENT, named)))

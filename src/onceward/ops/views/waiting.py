@@ -8,8 +8,8 @@ from typing import Final
 from onceward.file.columns import columns
 from onceward.file.file_checks import is_dead
 from onceward.message.clock import Millis
-from onceward.ops.views.asking import Source, matches, values
-from onceward.ops.views.overview import HELD
+from onceward.ops.views.asking import Source, lanes_held, matches, values
+from onceward.ops.views.overview import MANY
 
 SOME: Final = 100
 """Lanes of a kind among which the message that waits longest is sought."""
@@ -125,7 +125,7 @@ SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq 
 # A lane that waits for a reply has a due time: its timeout, or never.
 QUESTIONS: Final = f"""
 SELECT {columns(Question, lanes="count(*) OVER ()")}
-  FROM {HELD}
+  FROM {lanes_held(MANY)}
  WHERE awaits IS NOT NULL AND {matches(session="session")} ORDER BY asked_at LIMIT :limit
 """
 NEXT: Final = f"""

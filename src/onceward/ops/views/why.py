@@ -215,9 +215,9 @@ def _push_later(source: Source, row: StoredMessage, now: Millis) -> Why | None:
         return _failed("Push", row)
     named = {name: getattr(row, name) for name in ("recipient", "lane", "priority", "seq")}
     heads = source.rows(HEAD, {"due": row.due_at} | named)
-    if not heads:
+    head = messages.sent_message(source, heads[0][0]) if heads else None
+    if head is None:
         return _delayed(row)
-    [head] = values(source, StoredMessage, messages.SENT, id=heads[0][0])
     return _behind(head, _first(_IN_OUTBOX, source, head, now))
 
 
