@@ -9,6 +9,7 @@ import pytest
 from onceward import Postbox
 from onceward.core.handle import inbox
 from onceward.core.handle.inbox import SettledMessage
+from onceward.core.maintenance import drop_ephemeral
 from onceward.errors import QueueFull
 from onceward.file.transaction import ROWS_PER_INSERT, listed
 from onceward.message.vocabulary import Done
@@ -92,6 +93,14 @@ def _claim(tx: Any, count: int) -> Any:
 
 def _settle(tx: Any, claimed: Any) -> None:
     inbox.settle(tx, [SettledMessage(each, Done()) for lane in claimed for each in lane], {})
+
+
+def test_an_opening_without_ephemeral_messages_only_looks_for_them(box: Postbox) -> None:
+    """Dropping none costs no changing statement, which each open file would keep prepared."""
+    counted = Counted(box)
+    box._db.write(lambda tx: drop_ephemeral(tx, after=0, limit=10))
+
+    assert ["SELECT"] * 2 == [sql[:6] for sql in counted.take()]
 
 
 def test_a_long_message_is_ended_in_place(opened: Open) -> None:

@@ -1,5 +1,6 @@
-"""What a connection has to parse at its first use, in each of the files that are delivered to."""
+"""What a connection has to parse at its first use, and the memory that an open file keeps."""
 
+from pathlib import Path
 from typing import Final
 
 import apsw
@@ -11,6 +12,9 @@ TEXT: Final = 50_000
 PARSED: Final = 300_000
 """Most bytes that SQLite needs for them, of which tables and indexes take 106,000."""
 
+PAGES: Final = 10_000
+"""Most bytes of pages that an opening leaves in memory."""
+
 
 def test_a_connection_parses_a_bounded_schema(box: Postbox) -> None:
     """The text of the schema and the memory that SQLite needs for it stay within their bounds."""
@@ -21,3 +25,14 @@ def test_a_connection_parses_a_bounded_schema(box: Postbox) -> None:
 
     assert text <= TEXT, text
     assert parsed <= PARSED, parsed
+
+
+def test_an_opening_releases_the_pages_that_it_read(tmp_path: Path) -> None:
+    """The pages from which the schema was parsed are not kept beside what was parsed."""
+    Postbox(tmp_path / "a.db", agent="a", start=False).close()
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        con = box._db._con
+        assert con is not None
+        pages, _ = con.status(apsw.SQLITE_DBSTATUS_CACHE_USED)
+
+    assert PAGES >= pages, pages

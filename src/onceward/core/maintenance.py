@@ -346,6 +346,8 @@ def drop_ephemeral(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int
     if identity.is_paused(tx.rows):
         return 0, -1
     found = tx.rows(EPHEMERAL, {"after": after, "limit": limit, "now": tx.now})
+    if not found:  # as in most openings: statements that are not prepared take no memory
+        return 0, -1
     seqs = [int(seq) for seq, _ in found]
     boxed = json.dumps([seq for seq, in_box in found if in_box])
     inbox.end_unclaimed(tx, [int(seq) for seq, in_box in found if not in_box], "dropped", NOT_TAKEN)

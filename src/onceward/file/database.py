@@ -402,8 +402,7 @@ class Database:
             self._migrate(tx)
             self._identify(tx)
             con.execute("COMMIT")
-            if new:
-                con.release_memory()  # of all pages, which creation has written
+            con.release_memory()  # of the pages of the schema, which is parsed by now
         except BaseException:
             if con.in_transaction:
                 con.execute("ROLLBACK")
