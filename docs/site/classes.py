@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, cast, get_args, get_origin
@@ -164,6 +165,7 @@ def _values(found: Any) -> tuple[str, ...]:
     return tuple(each for part in get_args(found) for each in _values(part))
 
 
+@cache
 def _named(name: str) -> type:
     """Return a class, or an alias, by its name, which no other class of the library has."""
     for module in (onceward, types):
@@ -171,19 +173,19 @@ def _named(name: str) -> type:
             return cast("type", getattr(module, name))
     found = {
         id(value): value
-        for path in _sources()
-        if re.search(
-            rf"^(class {name}\b|{name}\s*[:=])", path.read_text(encoding="utf-8"), re.MULTILINE
-        )
+        for path, text in _sources().items()
+        if re.search(rf"^(class {name}\b|{name}\s*[:=])", text, re.MULTILINE)
         for value in [getattr(importlib.import_module(_dotted(path)), name)]
     }
     assert len(found) == 1, f"{name} is {len(found)} classes"  # noqa: S101 - a script
     return cast("type", next(iter(found.values())))
 
 
-def _sources() -> list[Path]:
+@cache
+def _sources() -> dict[Path, str]:
     folders = [path for name in FOLDERS for path in (SOURCE / name).rglob("*.py")]
-    return sorted([*SOURCE.glob("*.py"), *folders])
+    paths = sorted([*SOURCE.glob("*.py"), *folders])
+    return {path: path.read_text(encoding="utf-8") for path in paths}
 
 
 def _dotted(path: Path) -> str:
