@@ -137,7 +137,7 @@ def test_idle_files_are_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> N
     slots = FileSlots()
 
     def lend(name: str) -> Slot:
-        return slots.lend((slots, Path(name)), lambda: Opened(_never, lambda: closed.append(name)))
+        return slots.lend((slots, name), lambda: Opened(_never, lambda: closed.append(name)))
 
     a = lend("a")
     slots.give_back(lend("b"))
@@ -156,7 +156,7 @@ def _used_in_turn(names: str) -> str:
     slots = FileSlots()
     for name in names:
         opened = Opened(_never, partial(closed.append, name))
-        slots.give_back(slots.lend((slots, Path(name)), partial(Opened, *opened)))
+        slots.give_back(slots.lend((slots, name), partial(Opened, *opened)))
     return "".join(closed)
 
 
@@ -181,7 +181,7 @@ def test_files_that_have_been_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -
     slots = FileSlots()
 
     def lend(name: str) -> Slot:
-        return slots.lend((slots, Path(name)), lambda: Opened(_never, lambda: closed.append(name)))
+        return slots.lend((slots, name), lambda: Opened(_never, lambda: closed.append(name)))
 
     for name in "abcd":
         slots.give_back(lend(name))
@@ -192,7 +192,7 @@ def test_files_that_have_been_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -
     count = slots.close_idle(later)
 
     assert (0, 2, ["c", "d"]) == (before, count, closed)
-    assert [Path("a"), Path("b")] == slots.paths(slots)
+    assert ["a", "b"] == slots.paths(slots)
 
 
 def test_a_file_is_opened_after_all_idle_ones_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,25 +200,23 @@ def test_a_file_is_opened_after_all_idle_ones_are_closed(monkeypatch: pytest.Mon
     closed = list[str]()
     monkeypatch.setattr(file, "descriptors_left", lambda: bool(closed))
     slots = FileSlots()
-    slots.give_back(
-        slots.lend((slots, Path("a")), lambda: Opened(_never, lambda: closed.append("a")))
-    )
+    slots.give_back(slots.lend((slots, "a"), lambda: Opened(_never, lambda: closed.append("a"))))
 
     def opened() -> Opened:
         if not closed:
             raise OSError(errno.EMFILE, "too many open files")
         return Opened(_never, lambda: None)
 
-    slots.give_back(slots.lend((slots, Path("b")), opened))
+    slots.give_back(slots.lend((slots, "b"), opened))
 
-    assert (["a"], [Path("b")]) == (closed, slots.paths(slots))
+    assert (["a"], ["b"]) == (closed, slots.paths(slots))
 
 
 def test_a_file_that_is_forgotten_in_use_is_closed_by_its_last_user() -> None:
     """An error of one delivery closes a file only when no other delivery uses it."""
     closed = list[str]()
     slots = FileSlots()
-    key = (slots, Path("a"))
+    key = (slots, "a")
     slot = slots.lend(key, lambda: Opened(_never, lambda: closed.append("a")))
     slots.forget(key)
     before = list(closed)
@@ -232,10 +230,10 @@ def test_files_in_use_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file, "files_allowed", lambda: 1)
     monkeypatch.setattr(file, "WAIT", 0.0)
     slots = FileSlots()
-    slots.lend((slots, Path("a")), lambda: Opened(_never, lambda: None))
+    slots.lend((slots, "a"), lambda: Opened(_never, lambda: None))
 
     with pytest.raises(OutOfDescriptors, match="1 files are open and in use"):
-        slots.lend((slots, Path("b")), lambda: Opened(_never, lambda: None))
+        slots.lend((slots, "b"), lambda: Opened(_never, lambda: None))
 
 
 def _never(_: Any) -> Any:
