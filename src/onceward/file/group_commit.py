@@ -589,18 +589,17 @@ class Writer:
 
         A handler that has already written is not left: its writes would wait for themselves.
         """
-        return self._outside_handler() if self.thread_transactions.hosts else NO_HANDLER
+        host = self.thread_transactions.hosts.get(get_ident())
+        return NO_HANDLER if host is None else self._beside(host)
 
     @contextmanager
-    def _outside_handler(self) -> Iterator[None]:
-        host = self.thread_transactions.hosts.pop(get_ident(), None)
+    def _beside(self, host: TransactionHost) -> Iterator[None]:
         try:
-            if host is not None:
-                host.step_aside()
+            self.thread_transactions.unbind()
+            host.step_aside()
             yield
         finally:
-            if host is not None:
-                self.thread_transactions.bind(host)
+            self.thread_transactions.bind(host)
 
     @contextmanager
     def transaction(self) -> Iterator[StoreTransaction]:

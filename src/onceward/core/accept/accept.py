@@ -349,11 +349,10 @@ class Receiver:
             if each.frame is not None and each.frame.mailbox is not None and self._inspect:
                 frames = self._inspect(frames)
                 break
-        accept = partial(self._accept, parcel=parcel, policy=policy, frames=frames)
-        if not self._db.writer.thread_transactions.is_bound:
-            return self._db.write(accept).answer
         with self._db.outside_handler():
-            return self._db.write(accept).answer
+            return self._db.write(
+                partial(self._accept, parcel=parcel, policy=policy, frames=frames)
+            ).answer
 
     def _accept(
         self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]
