@@ -136,15 +136,21 @@ def test_a_thread_that_holds_its_wakes_takes_the_next_task_itself(threads: Engin
     ran: list[int] = []
     second = planned(threads, lambda: ran.append(get_ident()))
 
+    def others_rest() -> bool:
+        parked = [each for each in threads._parked if each.locked()]
+        return len(parked) + threads._waits == len(threads._threads) - 1
+
     def work() -> None:
+        until(others_rest)
+        before = len(threads._threads)
         threads.hold_wakes()
         threads.notify(second)
-        ran.extend([get_ident(), len(threads._threads)])
+        ran.extend([get_ident(), len(threads._threads) - before])
 
     first = planned(threads, work, 0.0)
     until(lambda: len(ran) == 3)
 
-    assert [ran[0], 1, ran[0]] == ran
+    assert [ran[0], 0, ran[0]] == ran
     assert ended(threads, first, second)
 
 
