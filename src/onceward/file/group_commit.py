@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from threading import Lock, Semaphore, get_ident
+from threading import Lock, get_ident
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import apsw
@@ -165,7 +165,14 @@ class WriteRequest(Generic[T]):
         """Wake the thread that waits for this request."""
         self.done = True
         if self.wakeup is not None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Open the lock of the thread that waits; ``hurry`` may have opened it already."""
+        try:  # noqa: SIM105 - without three calls
             self.wakeup.release()
+        except RuntimeError:
+            pass
 
 
 def fail(requests: Sequence[WriteRequest[Any]], error: BaseException | None) -> None:
@@ -286,12 +293,14 @@ class WriteQueue:
         ``leave`` must follow, even if this raises.
         """
         self.check()
-        request.wakeup = Semaphore(0)  # both ``hurry`` and the end of a turn may release it
+        wakeup = Lock()
+        wakeup.acquire()
+        request.wakeup = wakeup
         with self._mutex:
             self._patient += (request,)
         # asked once the request is in the queue, so that no commit is missed
         if not (self.closed or unless()):
-            request.wakeup.acquire(timeout=seconds)
+            wakeup.acquire(timeout=seconds)
         if request.done or request.is_leader:
             return True
         if self._withdraw(request):
@@ -304,7 +313,7 @@ class WriteQueue:
         if self._patient:
             with self._mutex:
                 for request in self._patient:
-                    request.wakeup.release()
+                    request.wake()
 
     def _withdraw(self, request: WriteRequest[Any]) -> bool:
         with self._mutex:
@@ -659,7 +668,8 @@ class Writer:
             StoreClosed: the postbox was closed in between; nothing was written.
 
         """
-        host, tx = cast("WriteRequest[Any]", self._host), cast("StoreTransaction", self._tx)
+        host: WriteRequest[Any] = self._host  # type: ignore[assignment]  # set by begin
+        tx: StoreTransaction = self._tx  # type: ignore[assignment]  # set by begin
         try:
             if self.queue.closed:
                 raise StoreClosed(TAKEN)
@@ -775,7 +785,7 @@ class Writer:
                 for request in batch:
                     request.done = True
                     if request.wakeup is not None:
-                        request.wakeup.release()
+                        request.wake()
             else:
                 self._rollback()
                 fail(batch, None)

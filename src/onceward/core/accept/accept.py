@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple, NoReturn, Protocol, cast
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from pydantic_core import to_json
 
@@ -714,7 +714,7 @@ def _store(
     tx: StoreTransaction, sender: str, fresh: Sequence[ParsedFrame], policy: InboxPolicy
 ) -> list[str]:
     """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
-    frames = cast("list[Frame]", list(map(FRAME, fresh)))
+    frames: list[Frame] = list(map(FRAME, fresh))
     awaited = _awaited(tx, sender, frames)
     lane_ids: dict[tuple[str, int, str], OpenLane] = {}
     rows: list[InboxRow] = []

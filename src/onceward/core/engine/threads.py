@@ -419,8 +419,10 @@ class EngineThreads:
 
     def _relieve(self) -> None:
         before = time.monotonic() - TICK
-        late = sum(task.queued_at <= before for task in self._queue)
+        late = sum(task.queued_at <= before for task in self._queue) if self._queue else 0
         missing = min(late, STARTED_AT_ONCE) + (bool(self._running) and not self._waits)
+        if not missing:
+            return
         free = [parked for parked in self._parked if parked.locked()]
         for parked in free[:missing]:
             parked.release()
