@@ -246,7 +246,7 @@ def test_an_answer_that_is_given_twice_is_seen(
         script.replace("    return Reviewed(", f"    {again}\n    return Reviewed("),
         encoding="utf-8",
     )
-    monkeypatch.setattr(demo_team, "folder", lambda: broken)
+    monkeypatch.setattr(demo_team, "SCRIPTS", broken)
 
     ended = main(
         [
