@@ -30,8 +30,7 @@ machine move by half
 between minutes and ratios of neighbours do not. Bodies are typed messages of 512 bytes of JSON.
 
 Measured on {machine}.
-The cases were not all measured in the same hour, and the speed of a shared machine moves: \
-compare within a table. Run one
+All rows are of one run, and the speed of a shared machine moves: compare within a table. Run one
 case on your machine with `python -m tests.bench send` (`--json` for one object per row, \
 `--folder` to choose the disk), or
 all of them with `report`, which writes this page.
