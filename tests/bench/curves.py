@@ -58,7 +58,7 @@ def _panel(subject: str, rows: list[dict[str, Any]], top: int) -> list[str]:
         return bottom - HEIGHT * cost / highest
 
     right, goal = WIDTH - RIGHT, y(rows[0]["goals"]["of_smallest"]["at_most"])
-    title = f"{subject.capitalize()}: what a step costs, compared with the fewest"
+    title = f"{subject.capitalize()}: processor time of a step, compared with the smallest size"
     costs = (0.0, 1.0, highest)
     return [
         f'<text class="title" x="8" y="{top + 20}">{escape(title)}</text>',

@@ -215,7 +215,7 @@ def _schedules(stack: ExitStack, folder: Path, size: int) -> Steps:
     for number in range(size):
         box.schedules.add(f"idle-{number}", every=1e9, body=number)
     box.schedules.add("hourly", every=HOUR, body=0)
-    return {"a date of one": partial(_hour, box, clock)}
+    return {"one due schedule": partial(_hour, box, clock)}
 
 
 def _hour(box: Postbox, clock: ManualClock) -> None:

@@ -18,7 +18,7 @@ NAMES: Final = {
     "rows": "benchmarks.json",
     "page": "benchmarks.md",
     "plot": "benchmarks.svg",
-    "curves": "growth.svg",
+    "curves": "benchmarks-growth.svg",
 }
 
 HEAD: Final = """# Benchmarks
@@ -137,7 +137,7 @@ processor time of a process that only watches its postboxes, with the default se
     Section(
         title="Growth",
         cases=("growth",),
-        prose="""![Processor time of each step, by size](growth.svg)
+        prose="""![Processor time of each step, by size](benchmarks-growth.svg)
 
 The same steps in files of ever more messages, in homes of ever more agents, and with ever more \
 sessions and schedules: the least
