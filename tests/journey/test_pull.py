@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,6 +40,16 @@ def delivered(world: World, *numbers: int, **settings: object) -> tuple[Postbox,
 def effects(box: Postbox) -> list[int]:
     """Return what was written."""
     return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
+
+
+@pytest.mark.parametrize("wanted", [[Job], Job | Note, ("job", "note"), 1])
+def test_only_one_type_is_received(world: World, wanted: Any) -> None:
+    """A list, a union, several names and a number are refused, and no message is leased."""
+    _, reader = delivered(world, 1)
+
+    with pytest.raises(InvalidArgument, match="receive one type, the name of one, or None"):
+        reader.receive(wanted, timeout=0)
+    assert reader.receive(Job, timeout=0) is not None
 
 
 def test_a_block_that_ends_well_acks(world: World) -> None:

@@ -655,9 +655,23 @@ def lease_lost(leased: LeasedMessage) -> LeaseLost:
     return LeaseLost(f"the lease on message {leased.id} ran out; another reader has it")
 
 
-@lru_cache(maxsize=1024)
 def type_names(wanted: Any) -> tuple[str, ...] | None:
-    """Return the wire names for ``receive(wanted)``; None for any."""
+    """
+    Return the wire names for ``receive(wanted)``; None for any.
+
+    Raises:
+        InvalidArgument: that is not one type, the name of one, or None.
+
+    """
+    try:
+        return _names_of(wanted)
+    except (KeyError, TypeError) as error:
+        msg = f"receive one type, the name of one, or None for all messages, not {wanted!r}"
+        raise InvalidArgument(msg) from error
+
+
+@lru_cache(maxsize=1024)
+def _names_of(wanted: Any) -> tuple[str, ...] | None:
     if wanted is None:
         return None
     if isinstance(wanted, str):
