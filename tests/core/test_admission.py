@@ -129,6 +129,18 @@ def test_the_queue_limit_is_exact(opened: Open) -> None:
     assert (3, []) == (box.file.stats()["pending"], box.file.check())
 
 
+@pytest.mark.parametrize("recipients", [["b", "c"], {"b"}, {"b": 1}])
+@pytest.mark.parametrize("options", [{}, {"ttl": 1.0}])
+def test_a_message_has_one_recipient(
+    box: Postbox, recipients: Any, options: dict[str, Any]
+) -> None:
+    """Several recipients of one send are refused as a name that no agent has."""
+    with pytest.raises(InvalidMessage, match="must match"):
+        box.send(recipients, 1, **options)
+
+    assert [(0,)] == box._db.read("SELECT count(*) FROM _onceward_outbox")
+
+
 def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
     """Many messages are taken all or none."""
     box = opened(max_pending=3)

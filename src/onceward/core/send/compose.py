@@ -223,7 +223,11 @@ class Composer:
         beside = len(text) * 4 > self._cut and self._is_long(body, payload)
         kind = options.get("type") if options else None
         kind = declared if kind is None else kind
-        template = None if options else self._templates.get((session, to, kind, media))
+        try:
+            template = None if options else self._templates.get((session, to, kind, media))
+        except TypeError:  # a list of recipients, for example
+            agent_name(to)
+            raise
         headers, prefix = template or self._template(
             session, to, kind, media, options=options, now=now
         )
