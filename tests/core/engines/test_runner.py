@@ -134,8 +134,9 @@ def test_an_async_run_has_every_verb(tmp_path: Path) -> None:
         user.session("talk").send("coder", "go")
         got = set[Any]()
         while len(got) < 4 and (message := user.receive(timeout=PATIENCE)) is not None:
-            with message:
-                got.add(message.body)
+            got.add(message.body)
+            if message.body != "task":  # its outcome would begin another run
+                message.ack()
 
         assert {"sent", "replied", "task", "returned"} == got
         assert [(1,)] == box._db.read("SELECT x FROM t")
