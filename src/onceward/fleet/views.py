@@ -16,7 +16,7 @@ VIEWS: Final = "SELECT name FROM sqlite_schema WHERE type = 'view'"
 
 
 def columns_of(con: apsw.Connection, view: str) -> dict[str, str]:
-    """Return the declared types of a view's columns; none if there is no such view."""
+    """Return the declared types of a view's columns; an unknown view has no columns."""
     return {str(name): str(kind) for name, kind in con.execute(COLUMNS, (view,))}
 
 

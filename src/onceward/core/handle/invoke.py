@@ -189,7 +189,7 @@ def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
 def log_failure(
     error: BaseException, agent: str, leased: LeasedMessage, type_: str, **more: str
 ) -> None:
-    """Log an unexpected exception, the first time with the traceback from the handler on."""
+    """Log an unexpected exception; the first time with a traceback that begins at the handler."""
     if isinstance(error, HandlerSignal | Paused | LeaseLost | CancelledError):
         return
     of_message = log.bind(
