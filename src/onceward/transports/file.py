@@ -325,8 +325,8 @@ class FileTransport:
             raise Unreachable(msg)
         try:
             slot = slots.lend((self, path), partial(self._opened, path, parcel.recipient))
-            self._threads.hold_wakes()  # the woken worker would compete with the end of this call
             try:
+                self._threads.hold_wakes()  # a woken worker would compete with the end of this call
                 return slot.opened.accept(parcel)
             finally:
                 slots.give_back(slot)
