@@ -113,7 +113,8 @@ class Session:
             return self._send_to_everyone(body, parse_options(options)).id
         named = parse_options(options) if options else PLAIN
         message = self._outbox.compose(self.name, to, body, named)
-        return self._db.write(partial(self._outbox.add, message=message))
+        add = self._outbox.add_own if to == self._db.agent else self._outbox.add
+        return self._db.write(partial(add, message=message))
 
     def _compose(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
         """Check and serialise a message now; return a function that commits it."""

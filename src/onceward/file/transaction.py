@@ -115,6 +115,10 @@ class OwnReceiver(Protocol):
         """Return the name of the agent."""
         ...
 
+    def store(self, tx: StoreTransaction, message: Any) -> bool:
+        """Store a new message in outbox and inbox; return False if it must wait for others."""
+        ...
+
     def deliver(self, tx: StoreTransaction) -> bool:
         """Move ready messages from outbox to inbox; return False if parcels must do it."""
         ...

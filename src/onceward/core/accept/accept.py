@@ -16,6 +16,7 @@ from onceward.core.deliver import peers
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
 from onceward.core.send import limits, outbox
+from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import InvalidMessage, Refused
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
@@ -390,6 +391,12 @@ class Receiver:
             self._emit(tx, agent, result)
         return result.answered
 
+    def store_own(self, tx: StoreTransaction, message: OutgoingMessage, lane_id: int) -> None:
+        """Store a new message of the agent to itself that no feature takes."""
+        store_own(tx, message, lane_id)
+        if self._hooks._hooks:
+            self._emit(tx, message.recipient, AcceptResult(received=[message.id]))
+
     def _keep(self, parsed: Sequence[ParsedFrame]) -> None:
         """Keep frames in memory for the workers of this process."""
         keep_until_handled(
@@ -703,6 +710,26 @@ INSERT INTO _onceward_inbox ({", ".join(InboxRow._fields)})
 VALUES ({", ".join("?" * len(InboxRow._fields))})
 ON CONFLICT (sender, id) DO NOTHING
 """
+
+
+INSERT_OWN: Final = """
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at,
+                             correlation_id, causation_id, frame, digest, received_at, channel)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+def store_own(tx: StoreTransaction, message: OutgoingMessage, lane_id: int) -> None:
+    """Store a new message of an agent to itself that no feature takes, and wake its lane."""
+    of = message.headers
+    tx.run(
+        INSERT_OWN,
+        (
+            of.sender, message.id, lane_id, of.session, of.type, of.topic, of.rank, of.expires_at,
+            of.correlation_id, of.causation_id, message.frame, message.digest, tx.now, of.channel,
+        ),
+    )  # fmt: skip
+    lanes.set_heads(tx, [lane_id])
 
 
 OpenLane = tuple[int, int]

@@ -1,5 +1,5 @@
 """
-Move messages of an agent to itself from outbox to inbox, within one file.
+Store messages of an agent to itself in outbox and inbox, within one file.
 
 They need no parcel and no stream: both rows are one commit, so no crash separates them, and a copy
 or a backup of the file has both or neither.
@@ -13,11 +13,14 @@ from functools import partial
 from onceward.core.accept.accept import Receiver
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.send import outbox
+from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Moved
+from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
+from onceward.message.clock import Millis
 from onceward.message.parcel import Receipt
 from onceward.message.settings import Settings
 
@@ -37,6 +40,39 @@ class OwnMessages:
         self.agent, self._db, self._receiver = db.agent, db, receiver
         self._settings, self._emitter = settings, EventEmitter(hooks, db.agent)
         self._notify_in = partial(db.notifier.notify, "in")
+
+    def store(self, tx: StoreTransaction, message: OutgoingMessage) -> bool:
+        """
+        Store a new message in both boxes; return False, with nothing written, if it must wait.
+
+        After an error half of it may be written: the caller undoes that.
+        """
+        if tx.batching or self._db.writer.packer is None or not self._is_plain(message, tx.now):
+            return False
+        lane_id = outbox.open_to_own(tx, self.agent, message.headers, self._db.max_inbox)
+        if lane_id is None:
+            return False
+        try:
+            outbox.add_sent(tx, message)
+        except ConstraintError:  # known or refused: storing it the other way raises the reason
+            return False
+        self._receiver.store_own(tx, message, lane_id)
+        self._tell(tx, Moved((message.id,)))
+        tx.wakeups[self._notify_in] = None
+        return True
+
+    def _is_plain(self, message: OutgoingMessage, now: Millis) -> bool:
+        """Return whether a new message may enter the inbox before its frame is read."""
+        of = message.headers
+        return (
+            of.kind is of.mailbox is of.in_reply_to is of.headers is of.key is of.due_at is None
+            and message.body is message.sending is None
+            and not of.chosen_id
+            and (of.expires_at is None or of.expires_at > now)
+            and of.hops <= self._settings.max_hops
+            and 4 * len(message.frame) <= self._db.max_body
+            and self._settings.ack != "stored"
+        )
 
     def deliver(self, tx: StoreTransaction) -> bool:
         """

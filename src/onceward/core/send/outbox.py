@@ -27,7 +27,7 @@ from onceward.file.transaction import StoreTransaction, bump, listed
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Enqueued
-from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, Frame, digest
+from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, Frame, FrameHeaders, digest
 from onceward.message.names import byte_length, quoted
 from onceward.message.options import PLAIN, MessageOptions
 from onceward.message.parcel import UNANSWERED, ParcelFrame, Receipt
@@ -75,6 +75,10 @@ INSERT_DROPPED: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(COLUMNS)}, state, ended_at, reason)
 VALUES ({", ".join("?" * len(COLUMNS))}, 'dropped', ?, ?)
 """
+INSERT_SENT: Final = f"""
+INSERT INTO _onceward_outbox ({", ".join(COLUMNS)}, state, sent_at, attempts, pushed)
+VALUES ({", ".join("?" * len(COLUMNS))}, 'sent', ?, 1, 1)
+"""
 INSERT_BODY: Final = "INSERT INTO _onceward_bodies (text, digest) VALUES (?, ?) RETURNING body_id"
 RELEASE_BODY: Final = "DELETE FROM _onceward_bodies WHERE body_id = ?"
 RELEASE_UNUSED_BODY: Final = """
@@ -107,27 +111,44 @@ SELECT {ROW_READ},
  ORDER BY rank, seq
  LIMIT ?
 """
-# Messages of an agent to itself. Its own url, a parcel in flight, a backoff, a blocked lane or a
-# rate leave all of them to parcels.
+# Its own url, a parcel in flight, a backoff, a blocked lane or a rate leave all messages of an
+# agent to itself to parcels.
+NO_PARCELS_TO_ITSELF: Final = """
+       NOT EXISTS (SELECT 1 FROM _onceward_peers
+                    WHERE name = :agent
+                      AND (url IS NOT NULL OR in_flight_seqs IS NOT NULL OR owner IS NOT NULL
+                           OR due_at IS NOT NULL OR failures > 0 OR inbound_rule IS NOT NULL))
+   AND NOT EXISTS (SELECT 1 FROM _onceward_blocked_lanes WHERE recipient = :agent)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept')
+"""
+IN_INBOX: Final = """
+coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+- (SELECT value FROM _onceward_counters WHERE name = 'ended')
+"""
 READY_OWN: Final = f"""
 SELECT {ROW_READ},
        o.pushed
        OR EXISTS (SELECT 1 FROM _onceward_inbox AS i WHERE i.sender = :agent AND i.id = o.id)
        OR EXISTS (SELECT 1 FROM _onceward_processed_messages AS m
                    WHERE m.sender = :agent AND m.message_id = o.id),
-       coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
-       - (SELECT value FROM _onceward_counters WHERE name = 'ended')
+       {IN_INBOX}
   FROM {WITH_BODY}
  WHERE o.recipient = :agent AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL
-   AND (SELECT paused_at FROM _onceward_file_info) IS NULL
-   AND NOT EXISTS (SELECT 1 FROM _onceward_peers
-                    WHERE name = :agent
-                      AND (url IS NOT NULL OR in_flight_seqs IS NOT NULL OR owner IS NOT NULL
-                           OR due_at IS NOT NULL OR failures > 0 OR inbound_rule IS NOT NULL))
-   AND NOT EXISTS (SELECT 1 FROM _onceward_blocked_lanes WHERE recipient = :agent)
-   AND NOT EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept')
+   AND (SELECT paused_at FROM _onceward_file_info) IS NULL AND {NO_PARCELS_TO_ITSELF}
  ORDER BY o.rank, o.seq
  LIMIT :limit
+"""
+# The lane of a new message of an agent to itself, unless the message must wait behind others.
+OPEN_TO_OWN: Final = f"""
+SELECT lane_id
+  FROM _onceward_lanes
+ WHERE sender = :agent AND name = :lane AND rank = :rank
+   AND (session = :session OR session IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_outbox
+                    WHERE recipient = :agent AND state = 'pending' AND due_at IS NULL
+                      AND held_by IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_awaited_types)
+   AND {IN_INBOX} < :max_inbox AND {NO_PARCELS_TO_ITSELF}
 """
 TAKE_OWN: Final = """
 UPDATE _onceward_outbox
@@ -345,6 +366,18 @@ class Outbox:
                 message.sending.failed(self.db.translate_error(error))
             raise
 
+    def add_own(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
+        """
+        Store a message to the agent itself, in outbox and inbox if it may be there at once.
+
+        After an error the transaction or savepoint must be undone.
+        """
+        if tx.own is None or not self._unlimited(tx) or not tx.own.store(tx, message):
+            return self.add(tx, message)
+        self._announce(tx, (message,))
+        del tx.outgoing[message.recipient]  # nothing is left to be moved
+        return message.id
+
     def _unlimited(self, tx: StoreTransaction) -> bool:
         """Return whether the file has no limits, without opening a reader's connection."""
         known = self.admission.unlimited
@@ -391,7 +424,8 @@ class Outbox:
     def commit(self, session: str, to: str, body: object, options: MessageOptions = PLAIN) -> str:
         """Commit one message, in this thread's open transaction if it has one; return its id."""
         message = self.compose(session, to, body, options)
-        return self.db.write(partial(self.add, message=message))
+        add = self.add_own if to == self.db.agent else self.add
+        return self.db.write(partial(add, message=message))
 
     def add_many(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> list[str]:
         """Store many messages in the caller's transaction, in order; return their ids."""
@@ -628,6 +662,28 @@ def ready_own(tx: StoreTransaction, agent: str, limit: int) -> list[OwnRow]:
     """Return the messages of an agent to itself that may enter its inbox now, in order."""
     found = tx.rows(READY_OWN, {"agent": agent, "limit": limit})
     return [OwnRow(OutboxRow(*row[:-2]), *row[-2:]) for row in found]
+
+
+def open_to_own(
+    tx: StoreTransaction, agent: str, headers: FrameHeaders, max_inbox: int
+) -> int | None:
+    """Return the lane of a new message of an agent to itself; None if it must wait for others."""
+    named = {
+        "agent": agent,
+        "lane": headers.lane,
+        "rank": headers.rank,
+        "session": headers.session,
+        "max_inbox": max_inbox,
+    }
+    for (lane_id,) in tx.rows(OPEN_TO_OWN, named):
+        return int(lane_id)
+    return None
+
+
+def add_sent(tx: StoreTransaction, message: OutgoingMessage) -> None:
+    """Store a message that enters the agent's own inbox in the same commit."""
+    tx.run(INSERT_SENT, (*ROW(message), tx.now))
+    bump(tx, ended_pending=1, sent=1)
 
 
 def take_own(tx: StoreTransaction, agent: str, rows: Sequence[OwnRow], done: list[str]) -> Moved:
