@@ -21,6 +21,7 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.parcel import ParcelFrame
 
 LIMIT = 60.0
+WAL_PAGE = 24 + 4096
 FULL = 2
 """The level of a commit that is synced."""
 
@@ -170,6 +171,17 @@ def test_a_message_to_oneself_costs_few_statements(shop: Postbox) -> None:
         laps.append(len(written.take()) + len(read))
 
     assert min(laps) <= 23, laps
+
+
+def test_a_claim_writes_two_pages(shop: Postbox) -> None:
+    """A lease changes the row of its lane, and the place of the lane among those with work."""
+    wal = Path(f"{shop.file.path}-wal")
+    _cycle(shop)
+    shop.send("shop", 1)
+    before = wal.stat().st_size
+    assert shop.receive(timeout=LIMIT) is not None
+
+    assert 2 * WAL_PAGE == wal.stat().st_size - before
 
 
 def _cycle(box: Postbox) -> None:

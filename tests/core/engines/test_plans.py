@@ -47,7 +47,7 @@ def test_looking_for_arrivals_walks_ready_lanes_only(name: str, tmp_path: Path) 
         bindings = dict.fromkeys(re.findall(r":(\w+)", sql))
         plan = [row[3] for row in box._db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
 
-    assert "SCAN l USING INDEX _onceward_lanes_ready" in plan
+    assert "SEARCH l USING INDEX _onceward_lanes_work (due_at=?)" in plan
     assert [] == [line for line in plan if "_onceward_lanes_1" in line]
 
 
