@@ -12,6 +12,7 @@ import pytest
 from tests.core.test_statements import Counted
 
 from onceward import Postbox
+from onceward.core.send import outbox
 from onceward.errors import Paused, QueueFull, RateLimited, StoreCapacity
 
 LAST = "SELECT * FROM _onceward_{} ORDER BY seq DESC LIMIT 1"
@@ -95,6 +96,33 @@ def test_its_rows_are_those_of_a_message_that_moves(shop: Postbox, options: dict
         assert len({at is None for at in expiry}) == 1
 
     assert (True, moved, [1, 1]) == (sent_at_once, sent, received(shop))
+
+
+def test_its_outcome_is_that_of_any_receipt(shop: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that never was in a parcel is acked by a shorter statement, which leaves the same row."""
+    rows: list[dict[str, Any]] = []
+    for shorter in (outbox.ack_own, lambda *_: False):
+        monkeypatch.setattr(outbox, "ack_own", shorter)
+        shop.send("shop", 1)
+        received(shop)
+        rows.append(row(shop, "outbox") | {"ended_at": None})
+
+    assert rows[0] == rows[1]
+    assert "acked" == rows[0]["state"]
+
+
+def test_an_acknowledgement_counts_once(shop: Postbox) -> None:
+    """The counters of both boxes change by one statement."""
+    shop.send("shop", 1)
+    message = shop.receive()
+    assert message is not None
+    counted = Counted(shop)
+    message.ack()
+    changed = [sql for sql in counted.take() if "_onceward_counters" in sql]
+
+    stats = shop.file.stats()
+
+    assert (1, 2, 2, 0) == (len(changed), stats["processed"], stats["acked"], stats["sent"])
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,10 @@ class OwnReceiver(Protocol):
         """Move ready messages from outbox to inbox; return False if parcels must do it."""
         ...
 
+    def acknowledge(self, tx: StoreTransaction, message_id: str) -> bool:
+        """End a handled message in the outbox, not yet counted; return False: ``settle`` must."""
+        ...
+
     def settle(self, tx: StoreTransaction, receipts: Sequence[Receipt]) -> None:
         """Apply receipts of messages to oneself to the outbox."""
         ...

@@ -103,6 +103,16 @@ class OwnMessages:
     def settle(self, tx: StoreTransaction, receipts: Sequence[Receipt]) -> None:
         """Apply receipts to the outbox, in the commit that ends their messages."""
         moved = outbox.settle(tx, self.agent, receipts, ask_at=tx.now, stored_ends=False)
+        self._told(tx, moved)
+
+    def acknowledge(self, tx: StoreTransaction, message_id: str) -> bool:
+        """End a handled message in the outbox, not yet counted; return False: ``settle`` must."""
+        acked = outbox.ack_own(tx, self.agent, message_id)
+        if acked:
+            self._told(tx, Moved(acked=(message_id,)))
+        return acked
+
+    def _told(self, tx: StoreTransaction, moved: Moved) -> None:
         self._tell(tx, moved)
         if moved.ended:
             tx.wakeups[self._notify_in] = None

@@ -123,6 +123,15 @@ MARK_DEAD: Final = """
 INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
 VALUES (?, ?, ?, 'dead', ?)
 """
+END_HANDLED: Final = """
+UPDATE _onceward_inbox
+   SET state = 'processed', ended_at = ?, reason = NULL, attempts = max(attempts, ?), padding = NULL
+ WHERE seq = ? AND state = 'pending'
+"""
+MARK_HANDLED: Final = """
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+VALUES (?, ?, ?, 'processed', ?)
+"""
 TRIED: Final = (
     "UPDATE _onceward_inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
 )
@@ -475,6 +484,28 @@ def settle(
         left = [] if again else rest.get(lane_id, [])
         lanes.settle(tx, last.leased.lane, ended=gone, rest=left, due_at=due_at)
     if not apply_settlements(tx, ended):
+        raise StoreCorrupt(UNENDED)
+
+
+def settle_handled(tx: StoreTransaction, leased: LeasedMessage) -> None:
+    """
+    End the lease of one message that was handled and asks for no reply, as ``settle`` does.
+
+    Raises:
+        LeaseLost: another owner has the lane; roll the transaction back.
+        StoreCorrupt: the message is not pending; roll the transaction back.
+
+    """
+    lanes.settle(tx, leased.lane, ended=(leased.seq,), rest=[], due_at=None)
+    ended = tx.run(END_HANDLED, (tx.now, leased.attempt, leased.seq))
+    tx.run(MARK_HANDLED, (leased.sender, leased.id, leased.session, tx.now))
+    own = tx.own
+    if own is not None and own.agent == leased.sender and own.acknowledge(tx, leased.id):
+        bump(tx, ended=1, processed=1, acked=1, sent=-1)
+    else:
+        bump(tx, ended=1, processed=1)
+        receipts.enqueue(tx, [(leased.sender, Receipt(leased.id, "processed"))])
+    if not ended:
         raise StoreCorrupt(UNENDED)
 
 

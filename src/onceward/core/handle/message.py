@@ -553,7 +553,10 @@ class LaneLeases:
 
     def settle(self, tx: StoreTransaction, leased: LeasedMessage, settlement: Settlement) -> None:
         """End the lease, and report to the caller of a dispatched task; raises LeaseLost."""
-        inbox.settle(tx, [SettledMessage(leased, settlement)], {})
+        if settlement is HANDLED and inbox.ASKS not in leased.frame:
+            inbox.settle_handled(tx, leased)
+        else:
+            inbox.settle(tx, [SettledMessage(leased, settlement)], {})
         if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
             requests.tell(tx, self._deps.outbox, leased, requests.outcome_of(settlement))
 

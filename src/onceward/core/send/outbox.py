@@ -198,6 +198,12 @@ UPDATE _onceward_outbox
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
 RETURNING id, sent_at = :now
 """
+# A message to oneself that was never in a parcel: the rest of its row is as ACKED leaves it.
+ACKED_OWN: Final = """
+UPDATE _onceward_outbox
+   SET state = 'acked', ended_at = ?
+ WHERE id = ? AND recipient = ? AND state = 'sent' AND due_at IS NULL AND reason IS NULL
+"""
 FAILED: Final = """
 UPDATE _onceward_outbox
    SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
@@ -693,6 +699,11 @@ def take_own(tx: StoreTransaction, agent: str, rows: Sequence[OwnRow], done: lis
     bump(tx, ended_pending=count, sent=count)
     acked = _ack(tx, agent, done, None)[0] if done else ()
     return Moved(tuple(each.row.id for each in rows), tuple(acked))
+
+
+def ack_own(tx: StoreTransaction, agent: str, message_id: str) -> bool:
+    """End a handled message of an agent to itself, not yet counted; False: ``settle`` must."""
+    return tx.run(ACKED_OWN, (tx.now, message_id, agent)) > 0
 
 
 def by_seq(tx: StoreTransaction, seqs: Sequence[int]) -> list[OutboxRow]:
