@@ -14,6 +14,8 @@ from onceward.file import database, descriptors, open_files
 from onceward.file.file_checks import file_key
 from onceward.transports import file
 
+TINY = 4096
+"""Bytes of prepared statements below which a file has none of ours."""
 OPENING = 19
 """Statements from the connection to the commit of the open barrier, pragmas included."""
 
@@ -153,16 +155,18 @@ def _cache_size(db: database.Database) -> int:
 def test_files_beyond_a_number_give_their_memory_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of files used in turns only so many keep their schema; all others take parcels as before."""
+    """Of files used in turns only so many keep schema and statements; the others work as before."""
     monkeypatch.setattr(file, "WARM", 2)
     names = recipients(tmp_path, 4)
     with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
-        deliver(box, names)
-        kept = [_schema_bytes(tmp_path, name) > 0 for name in names]
-        deliver(box, names)
+        kept, statements = list[list[bool]](), list[list[bool]]()
+        for _ in range(2):
+            deliver(box, names)
+            kept.append([_schema_bytes(tmp_path, name) > 0 for name in names])
+            statements.append([_statement_bytes(tmp_path, name) > TINY for name in names])
         found = box.query("SELECT state, count(*) FROM onceward_outbox GROUP BY state")
 
-    assert [True, True, False, False] == kept
+    assert 2 * [[True, True, False, False]] == kept == statements
     assert [("sent", 8)] == [tuple(row) for row in found]
 
 
@@ -180,8 +184,8 @@ def test_a_file_that_is_used_again_takes_the_place_of_one_that_is_not(
     assert [False, True, True] == kept
 
 
-def test_a_file_that_only_takes_parcels_keeps_no_statements(tmp_path: Path) -> None:
-    """Its agent's own opening connects again, with a cache of statements; messages stay."""
+def test_a_file_that_only_takes_parcels_keeps_few_statements(tmp_path: Path) -> None:
+    """Its agent's own opening connects again, with a larger cache; messages stay."""
     [name] = recipients(tmp_path, 1)
     with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
         deliver(box, [name])
@@ -191,7 +195,21 @@ def test_a_file_that_only_takes_parcels_keeps_no_statements(tmp_path: Path) -> N
             deliver(box, [name])
             [(waiting,)] = own.query("SELECT count(*) FROM onceward_inbox")
 
-    assert ([0, 512], 2) == (sizes, waiting)
+    assert ([database.FEW_STATEMENTS, 512], 2) == (sizes, waiting)
+
+
+def test_a_parcel_prepares_no_statement_again(tmp_path: Path) -> None:
+    """The second parcel to a file finds all its statements prepared."""
+    [name] = recipients(tmp_path, 1)
+    with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
+        deliver(box, [name])
+        deliver(box, [name])
+        before = _prepared(tmp_path, name)
+        for _ in range(20):
+            deliver(box, [name])
+        again = _prepared(tmp_path, name)
+
+    assert before == again
 
 
 def test_a_file_that_its_agent_has_open_gives_nothing_back(tmp_path: Path) -> None:
@@ -222,3 +240,15 @@ def _statements_kept(folder: Path, name: str) -> int:
     con, _ = _database(folder, name).connections()
     assert con is not None
     return con.cache_stats()["size"]
+
+
+def _statement_bytes(folder: Path, name: str) -> int:
+    con, _ = _database(folder, name).connections()
+    assert con is not None
+    return con.status(apsw.SQLITE_DBSTATUS_STMT_USED)[0]
+
+
+def _prepared(folder: Path, name: str) -> int:
+    con, _ = _database(folder, name).connections()
+    assert con is not None
+    return con.cache_stats()["misses"]
