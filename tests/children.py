@@ -15,13 +15,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Final, Self
 
+from tests.forking import Forked
+
 ENDS_WITHIN: Final = 60.0
 DUMPS_WITHIN: Final = 10.0
 PYTHON: Final = (sys.executable,)
 ONCEWARD: Final = (sys.executable, "-m", "onceward.ops.cli")
 
 
-class Child(subprocess.Popen[str]):
+class Child(Forked[str]):
     """
     A process, in a group of its own, that is killed with its group at the end of its block.
 
@@ -128,6 +130,17 @@ def _line(pipe: IO[str] | None) -> str:
     while not line.endswith(b"\n") and (byte := os.read(pipe.fileno(), 1)):
         line += byte
     return line.decode()
+
+
+def run(
+    command: Sequence[object], *, cwd: Path | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return what it wrote; with *check* its exit code is 0."""
+    with Child(command, "stdout", "stderr", cwd=cwd) as child:
+        out, err = child.ended()
+    done = subprocess.CompletedProcess(child.words, child.returncode, out, err)
+    assert 0 == done.returncode or not check, err
+    return done
 
 
 def side_by_side(commands: Iterable[Sequence[object]], told: str | None = None) -> list[str]:

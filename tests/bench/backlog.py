@@ -121,7 +121,7 @@ def _handled(path: Path, count: int) -> float:
 
     The rest stays.
     """
-    came, enough, stopped = list[float](), Flag(), Flag()
+    came, opened, enough = list[float](), Flag(), Flag()
     agent = Agent("bob")
 
     @agent.on(Note)
@@ -129,13 +129,13 @@ def _handled(path: Path, count: int) -> float:
         del body
         came.append(time.perf_counter())
         if len(came) >= count:
+            opened.wait()
+            box.stop(0.0)  # from within, where nothing waits for this handler
             enough.set()
-            stopped.wait()
 
     with Postbox(path, agent=agent) as box:
+        opened.set()
         if not enough.wait(LONGEST):
             msg = f"{count} messages were not handled: see health() of {path}"
             raise TimeoutError(msg)
-        box.stop(0.0)
-        stopped.set()
     return 1e6 * (came[-1] - came[0]) / (len(came) - 1)

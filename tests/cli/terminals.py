@@ -7,13 +7,14 @@ import re
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.children import ONCEWARD
+from tests.forking import Forked
 
 LONGEST = 60.0
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9]|[=>])")
@@ -23,7 +24,7 @@ HOME = "\x1b[H"
 class Terminal:
     """A process on a terminal of its own."""
 
-    def __init__(self, leader: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, leader: int, process: Forked[bytes]) -> None:
         self.process, self._leader = process, leader
         self.seen = ""
 
@@ -73,8 +74,8 @@ def terminal(
     env = {**os.environ, "TERM": term}
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         env.pop(name, None)
-    command = [sys.executable, "-m", "onceward.ops.cli", *words]
-    process = subprocess.Popen(
+    command = [*ONCEWARD, *words]
+    process = Forked[bytes](
         command,
         cwd=folder,
         env=env,

@@ -5,8 +5,6 @@ A change or a missing file is noticed.
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -14,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tests.children import PYTHON, side_by_side
+from tests.children import PYTHON, run, side_by_side
 
 from onceward import Postbox
 from onceward.errors import (
@@ -122,12 +120,7 @@ def test_its_version_moves_with_every_change(directory: DirectoryDatabase, tmp_p
     same = directory.version()
     register_agent(directory, "a")
     ours = directory.version()
-    subprocess.run(
-        [sys.executable, "-c", ENROL_MANY, str(tmp_path / "directory.db")],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
+    run([*PYTHON, "-c", ENROL_MANY, tmp_path / "directory.db"])
 
     assert (True, 4 - 1) == (first == same, len({first, ours, directory.version()}))
 

@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, run
+from tests.forking import Forked
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -214,7 +216,7 @@ def _console(where: str, text: str, jobs: list[subprocess.Popen[str]]) -> None:
         if (ended := JOB.fullmatch(command)) is not None:
             _kill(jobs.pop(), signal.SIGKILL if ended["hard"] else signal.SIGTERM)
         elif words[0] == "python3" and words[-1] == "&":
-            jobs.append(subprocess.Popen([sys.executable, *words[1:-1]], text=True))
+            jobs.append(Forked([sys.executable, *words[1:-1]], text=True))
         elif words[0] == "python3" and words[1].endswith(".py") and "/" not in words[1]:
             _run(where, words[1:], output)
 
@@ -232,9 +234,7 @@ def _commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _run(where: str, words: list[str], output: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run([*PYTHON, *words], check=False)
     killed = output.endswith("Killed\n")
     expected = -signal.SIGKILL if killed else 0
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.children import PYTHON, side_by_side
+from tests.children import PYTHON, run, side_by_side
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
 from onceward.errors import InvalidArgument, QueueFull, RateLimited, StoreCapacity, StoreFull
@@ -547,7 +545,7 @@ def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: 
         "with Postbox(sys.argv[1], start=False) as box:"
         " box.limits.set('session', '*', messages=2, overflow='drop_old')"
     )
-    subprocess.run([sys.executable, "-c", setting, str(world.path("shop"))], check=True, timeout=60)
+    run([*PYTHON, "-c", setting, world.path("shop")])
     for n in range(4):
         shop.send("b", Job(n=n))
 

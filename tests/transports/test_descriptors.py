@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, run
 from tests.proof.seed import size
 
 from onceward import Postbox
@@ -66,12 +65,7 @@ print(json.dumps(told))
 
 def fleet(folder: Path, count: int) -> dict[str, Any]:
     """Send three rounds to *count* recipients from a process of 256 descriptors."""
-    made = subprocess.run(
-        [sys.executable, "-c", FLEET, str(folder), str(count)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    made = run([*PYTHON, "-c", FLEET, folder, count], check=False)
     for path in folder.glob("r*.db*"):  # thousands of files are not looked at once more
         path.unlink()
     assert 0 == made.returncode, made.stderr[-2000:]

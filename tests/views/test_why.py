@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
+from tests.children import PYTHON, run
 
 from onceward import Agent, Context, Msg, Postbox, Reject, Retry, RetryPolicy, Run, Settings
 from onceward.file.read_only import opened
@@ -643,9 +642,7 @@ def test_a_process_that_ended_works_no_more(home: Home) -> None:
     take = (
         f"Postbox({str(billing.file.path)!r}, agent='billing', start=False).receive(); os._exit(0)"
     )
-    subprocess.run(
-        [sys.executable, "-c", f"import os; from onceward import Postbox; {take}"], check=True
-    )
+    run([*PYTHON, "-c", f"import os; from onceward import Postbox; {take}"])
     home.clock.advance(10)
 
     found = home.why(message_id, "shop", "billing")

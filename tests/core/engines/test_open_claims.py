@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
@@ -11,6 +9,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.children import PYTHON, run
 from tests.waiting import until
 
 from onceward import Agent, Context, Postbox
@@ -59,9 +58,7 @@ def test_a_message_that_kills_its_process_under_an_open_claim_is_found(tmp_path:
     """
     sent(tmp_path, 30)
     deaths = 0
-    while code := subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path / "billing.db")], check=False
-    ).returncode:
+    while code := run([*PYTHON, "-c", CHILD, tmp_path / "billing.db"], check=False).returncode:
         assert (DEATHS, True) == (code, deaths < 5)
         deaths += 1
 
