@@ -16,10 +16,9 @@ from onceward.ops.cli.handles import holders
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
-from onceward.ops.cli.target import Where, chosen, existing
+from onceward.ops.cli.target import WHERE, Where, chosen, existing
 from onceward.ops.views.waiting import Exchanged, exchanged
 
-WHERE = Where()
 COPIED: Final = ("copy", "agent", "at")
 RESTORED: Final = ("file", "agent", "at", "saved")
 PEERS: Final = """\

@@ -12,10 +12,9 @@ from onceward.ops.cli.options import OfType, Quiet, said
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.stdin import confirm
-from onceward.ops.cli.target import Conversation, open_box
+from onceward.ops.cli.target import CONVERSATION, Conversation, open_box
 from onceward.ops.views.messages import message_ids
 
-WHERE: Final = Conversation()
 COLUMNS: Final = ("id", "outcome", "state")
 Ids = Annotated[str, said("Ids of messages, sent or received, or unique prefixes of ids.")]
 Peer = Annotated[str | None, said("All messages that this agent sent to that one.")]
@@ -36,7 +35,7 @@ def cancel(
     reason: Reason = "",
     wait: Annotated[MaybeSpan, said("Wait this long for a recipient's answer.")] = None,
     yes: Yes = False,
-    where: Conversation = WHERE,
+    where: Conversation = CONVERSATION,
 ) -> int:
     """
     Cancel messages by id or by filter, and print the outcome of each.

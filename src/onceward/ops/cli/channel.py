@@ -13,9 +13,8 @@ from onceward.message.vocabulary import ChannelType, DeliveryMode, JoinRole, Pau
 from onceward.ops.cli.command import Found, command, emit, picked
 from onceward.ops.cli.durations import MaybeSpan
 from onceward.ops.cli.options import Pattern, Quiet, said
-from onceward.ops.cli.target import Where
+from onceward.ops.cli.target import WHERE, Where
 
-WHERE = Where()
 COLUMNS: Final = ("name", "type", "state", "created_by", "created_at", "description")
 MEMBERS: Final = ("agent", "role", "number")
 FACTS: Final = ("name", "type", "state", "mode", "created_by", "created_at", "description")

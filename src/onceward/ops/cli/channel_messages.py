@@ -15,9 +15,8 @@ from onceward.ops.cli.options import Body, OfTopics, OfType, Wait, said
 from onceward.ops.cli.output import document
 from onceward.ops.cli.records import note_problem
 from onceward.ops.cli.send import Delayed, Topical, parsed
-from onceward.ops.cli.target import Conversation, in_session
+from onceward.ops.cli.target import CONVERSATION, Conversation, in_session
 
-TALK = Conversation()
 TOPICAL = Topical()
 DELAYED = Delayed()
 ACKS: Final = ("participant", "status", "detail", "message_id", "first_at", "at")
@@ -41,7 +40,7 @@ def send(
     *,
     kind: KindName = "text",
     options: Topical = TOPICAL,
-    where: Conversation = TALK,
+    where: Conversation = CONVERSATION,
 ) -> Found:
     """
     Send to a channel's recipients in one commit, and print the id that all copies carry.
@@ -147,7 +146,7 @@ def history(
     /,
     *,
     sought: Sought = PAST,
-    where: Conversation = TALK,
+    where: Conversation = CONVERSATION,
 ) -> int:
     """
     List past messages of a channel, newest first, without consuming any.
@@ -169,7 +168,7 @@ def publish(
     /,
     *,
     options: Delayed = DELAYED,
-    where: Conversation = TALK,
+    where: Conversation = CONVERSATION,
 ) -> Found:
     """
     Send to all subscribers of a topic, outside any channel, and print the ids.

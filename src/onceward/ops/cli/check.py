@@ -11,9 +11,8 @@ from onceward.errors import OncewardError
 from onceward.ops.cli.command import picked
 from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY, code_of, problem
 from onceward.ops.cli.output import document, note, show
-from onceward.ops.cli.target import Where, chosen, open_box
+from onceward.ops.cli.target import WHERE, Where, chosen, open_box
 
-WHERE = Where()
 COLUMNS: Final = ("path", "invariant", "offender", "rule")
 
 

@@ -16,11 +16,9 @@ from onceward.ops.cli.options import Limit, Quiet, said
 from onceward.ops.cli.output import dated, document, show_one
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.stdin import confirm
-from onceward.ops.cli.target import Conversation, Where, open_box
+from onceward.ops.cli.target import CONVERSATION, WHERE, Conversation, Where, open_box
 from onceward.ops.views.messages import dead_ids, message
 
-WHERE = Where()
-CONVERSATION = Conversation()
 FILTER = Filter()
 CHOICE = Choice()
 Id = Annotated[str, said("Its id, or a unique prefix of it.")]

@@ -15,9 +15,8 @@ from onceward.ops.cli.mending import Change, mend
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.readonly import look
-from onceward.ops.cli.target import Where, chosen, existing, open_box
+from onceward.ops.cli.target import WHERE, Where, chosen, existing, open_box
 
-WHERE = Where()
 Repair = Annotated[bool, Quiet, said("Repair what can be repaired, and print each change.")]
 DryRun = Annotated[bool, Quiet, said("Print what --repair would change, and change nothing.")]
 COLUMNS: Final = ("check", "level", "found", "cure")

@@ -16,11 +16,10 @@ from onceward.ops.cli.options import Limit, Quiet, Several, said
 from onceward.ops.cli.output import dated, document
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.records import plain_body
-from onceward.ops.cli.target import Conversation, Where
+from onceward.ops.cli.target import CONVERSATION, Conversation, Where
 from onceward.ops.views.messages import message_ids
 from onceward.types import Page
 
-CONVERSATION = Conversation()
 COLUMNS: Final = (
     "id", "box", "sender", "recipient", "type", "topic", "state", "at", "body",
 )  # fmt: skip

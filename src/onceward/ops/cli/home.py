@@ -17,18 +17,15 @@ from onceward.file.file_checks import descriptors_left, files_limit
 from onceward.message.names import DIRECTORY
 from onceward.ops.cli.exit_codes import SIGNAL, NothingThere, Usage
 from onceward.ops.cli.listener_mark import ListenerMark
-from onceward.ops.cli.listening import Listening, is_http
-from onceward.ops.cli.measuring import Measuring, Watch
+from onceward.ops.cli.listening import LISTENING, Listening, is_http
+from onceward.ops.cli.measuring import MEASURING, Measuring, Watch
 from onceward.ops.cli.output import document, note
 from onceward.ops.cli.serve import tell
 from onceward.ops.cli.shipping import Shipping
 from onceward.ops.cli.signals import stops
-from onceward.ops.cli.target import Answer, home_folder
+from onceward.ops.cli.target import ANSWER, Answer, home_folder
 
-ANSWER = Answer()
-LISTENING: Final = Listening()
 SHIPPING: Final = Shipping()
-MEASURING: Final = Measuring()
 LOOK_EVERY: Final = 1.0
 """Seconds between two searches for new files."""
 MARK_EVERY: Final = 10

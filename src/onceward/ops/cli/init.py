@@ -10,9 +10,8 @@ from onceward.ops.cli.command import emit
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
-from onceward.ops.cli.target import Answer, agent_file, refuse_deleted
+from onceward.ops.cli.target import ANSWER, Answer, agent_file, refuse_deleted
 
-ANSWER = Answer()
 Name = Annotated[str, said("Letters, digits, dot, dash and underscore, at most 128.")]
 Home = Annotated[
     Path | None, said("The home folder, created if missing; default ONCEWARD_HOME, else here.")

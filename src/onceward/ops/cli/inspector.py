@@ -18,10 +18,9 @@ from onceward.ops.cli.exit_codes import SIGNAL, Failed, NothingThere
 from onceward.ops.cli.options import Quiet, Several, said
 from onceward.ops.cli.output import document, note
 from onceward.ops.cli.signals import stops
-from onceward.ops.cli.target import Answer
+from onceward.ops.cli.target import ANSWER, Answer
 from onceward.ops.cli.tokens import given_token
 
-ANSWER = Answer()
 TOKEN: Final = "ONCEWARD_INSPECT_TOKEN"  # noqa: S105 - the name of a variable
 PORT: Final = 8424
 ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound here

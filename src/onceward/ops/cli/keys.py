@@ -11,9 +11,8 @@ from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.stdin import read_stdin
-from onceward.ops.cli.target import Answer, home_folder
+from onceward.ops.cli.target import ANSWER, Answer, home_folder
 
-ANSWER = Answer()
 Peer = Annotated[str, said("The peer's name.")]
 Secret = Annotated[
     str, said("The peer's secret, whsec_...; a dash, or no argument, reads it from stdin.")

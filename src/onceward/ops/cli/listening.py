@@ -109,6 +109,9 @@ class Listening:
         return NatsListener(url)
 
 
+LISTENING: Final = Listening()
+
+
 def is_http(url: str | None) -> bool:
     """Return whether a url is one of HTTP."""
     return (url or "").startswith(("http:", "https:"))

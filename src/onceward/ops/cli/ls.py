@@ -14,7 +14,7 @@ from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import Limit, said
 from onceward.ops.cli.output import dated, document, row_of, show_one
 from onceward.ops.cli.readonly import whole_id
-from onceward.ops.cli.target import Conversation, Where
+from onceward.ops.cli.target import CONVERSATION, WHERE, Conversation, Where
 from onceward.ops.cli.watching import watched
 from onceward.ops.views import lists, overview
 from onceward.ops.views.asking import NEVER
@@ -27,8 +27,6 @@ from onceward.ops.views.messages import (
     whole_frame,
 )
 
-CONVERSATION = Conversation()
-WHERE = Where()
 KINDS: Final[dict[str, tuple[Callable[..., Iterable[Any]], str]]] = {
     "queues": (queues, "box peer session state messages oldest_at"),
     "lanes": (lists.lanes, "sender lane priority state head_id attempts due_at reason"),

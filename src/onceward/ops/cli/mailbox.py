@@ -28,10 +28,9 @@ from onceward.ops.cli.options import (
 )
 from onceward.ops.cli.records import Problems, print_records
 from onceward.ops.cli.send import MailboxOptions, delivered, parsed
-from onceward.ops.cli.target import Conversation
+from onceward.ops.cli.target import CONVERSATION, Conversation
 from onceward.types import Start
 
-CONVERSATION = Conversation()
 COLUMNS: Final = ("name", "owner", "created_at", "expires_at", "description")
 FACTS: Final = (
     "id", "public", "owner", "ttl", "expires_at", "description", "newest_per_key",

@@ -12,13 +12,12 @@ from onceward.ops.cli.durations import MaybeRate, SpanOption
 from onceward.ops.cli.exit_codes import DONE, SIGNAL, Failed, Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note
-from onceward.ops.cli.target import Where, existing
+from onceward.ops.cli.target import WHERE, Where, existing
 from onceward.ops.cli.tokens import given_token
 
 if TYPE_CHECKING:
     from onceward.ops.mcp.options import McpOptions
 
-WHERE: Final = Where()
 TOKEN: Final = "ONCEWARD_MCP_TOKEN"  # noqa: S105 - the name of a variable
 ReadOnly = Annotated[bool, Quiet, said("Offer only read-only tools.")]
 Peers = Annotated[str | None, said("Allow sending only to these agents: a,b.")]

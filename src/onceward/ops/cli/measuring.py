@@ -85,3 +85,6 @@ class Measuring:
         port = str(int(port) + index) if port.isdecimal() and int(port) else port
         kinds = [word for kind in self.metrics_type or () for word in ("--metrics-type", kind)]
         return ["--metrics", f"{host}:{port}", *kinds]
+
+
+MEASURING: Final = Measuring()

@@ -10,10 +10,9 @@ from onceward.file.environment import env_or_project
 from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import document
-from onceward.ops.cli.target import Answer
+from onceward.ops.cli.target import ANSWER, Answer
 from onceward.ops.observe.snapshots import agent_files
 
-ANSWER: Final = Answer()
 MOST: Final = 20
 
 

@@ -9,9 +9,7 @@ from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import Quiet
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.readonly import look, pending
-from onceward.ops.cli.target import Where, chosen, open_box
-
-WHERE = Where()
+from onceward.ops.cli.target import WHERE, Where, chosen, open_box
 
 
 def migrate(

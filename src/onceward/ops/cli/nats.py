@@ -10,9 +10,8 @@ from typing import Annotated, Final
 from onceward.ops.cli.exit_codes import DONE, FAILED, Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note
-from onceward.ops.cli.target import Answer, home_folder
+from onceward.ops.cli.target import ANSWER, Answer, home_folder
 
-ANSWER = Answer()
 CURES: Final = {
     "differs": ": change it with nats stream edit",
     "unsafe": ": senders can be forged until you change it with nats stream edit",

@@ -12,9 +12,7 @@ from onceward.ops.cli.example_folder import example_folder
 from onceward.ops.cli.exit_codes import DONE, Usage
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
-from onceward.ops.cli.target import Answer
-
-ANSWER = Answer()
+from onceward.ops.cli.target import ANSWER, Answer
 
 
 class Starter(NamedTuple):

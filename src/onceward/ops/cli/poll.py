@@ -12,9 +12,8 @@ from onceward.ops.cli.options import Number, OfTopics, Quiet, said
 from onceward.ops.cli.output import document
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.records import print_records
-from onceward.ops.cli.target import Conversation, in_session
+from onceward.ops.cli.target import CONVERSATION, Conversation, in_session
 
-WHERE = Conversation()
 MaybeLimit = Annotated[int | None, said("Take at most this many.")]
 Keep = Annotated[bool, Quiet, said("Leave messages that --topic excludes for another poll.")]
 Expired = Annotated[bool, Quiet, said("Also print expired messages.")]
@@ -32,7 +31,7 @@ def poll(
     topic: OfTopics = None,
     limit: MaybeLimit = None,
     keep_skipped: Keep = False,
-    where: Conversation = WHERE,
+    where: Conversation = CONVERSATION,
 ) -> int:
     """
     Take the messages since the last poll and print them, one JSON object per line.
@@ -58,7 +57,7 @@ def tail(
     follow: Follow = False,
     transitions: Transitions = False,
     include_expired: Expired = False,
-    where: Conversation = WHERE,
+    where: Conversation = CONVERSATION,
 ) -> int:
     """
     Print the newest messages of a session, oldest first, one JSON object per line.
@@ -83,7 +82,7 @@ def tail(
 
 
 @command("expired")
-def expire(box: Postbox, /, *, where: Conversation = WHERE) -> Found:
+def expire(box: Postbox, /, *, where: Conversation = CONVERSATION) -> Found:
     """
     End expired messages, and print their number.
 
@@ -96,7 +95,7 @@ def expire(box: Postbox, /, *, where: Conversation = WHERE) -> Found:
 
 
 @command()
-def stats(box: Postbox, /, *, where: Conversation = WHERE) -> int:
+def stats(box: Postbox, /, *, where: Conversation = CONVERSATION) -> int:
     """
     Print each session as JSON: messages, expired ones, topics, bytes, and its cursor.
 

@@ -14,7 +14,7 @@ from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Limit, Session, said
 from onceward.ops.cli.output import row_of
 from onceward.ops.cli.readonly import views, whole_id
-from onceward.ops.cli.target import Where
+from onceward.ops.cli.target import WHERE, Where
 from onceward.ops.views import lists
 
 QUEUES: Final = (
@@ -33,7 +33,6 @@ Waiting = Annotated[
     str,
     said("Ids of waiting messages, or unique prefixes.", allow_leading_hyphen=True),
 ]
-WHERE: Final = Where()
 
 
 @command()

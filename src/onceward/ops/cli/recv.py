@@ -22,10 +22,9 @@ from onceward.ops.cli.output import compact, note, show, show_one
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.records import note_problem
 from onceward.ops.cli.send import parsed
-from onceward.ops.cli.target import Conversation, open_box
+from onceward.ops.cli.target import CONVERSATION, Conversation, open_box
 from onceward.ops.views.waiting import next_message
 
-WHERE = Conversation()
 COLUMNS: Final = ("id", "sender", "session", "type", "body")
 LOOK_EVERY: Final = 0.1
 
@@ -36,7 +35,7 @@ def receive(
     wait: Wait = None,
     ack: Annotated[bool, Parameter(negative="--keep")] = True,
     reply: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    where: Conversation = WHERE,
+    where: Conversation = CONVERSATION,
 ) -> int:
     """
     Take the next message, print it, and mark it as processed.

@@ -14,12 +14,11 @@ from onceward.ops.cli.options import Body, said
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.recv import refuse_paused
 from onceward.ops.cli.send import parsed
-from onceward.ops.cli.target import Where, open_box
+from onceward.ops.cli.target import WHERE, Where, open_box
 from onceward.ops.cli.why import files_of, ids_in
 from onceward.ops.views.expected import ReplyField, expected_fields
 from onceward.ops.views.messages import message
 
-WHERE: Final = Where()
 Id = Annotated[str, said("The request's id, or a unique prefix of it.")]
 UNENDED: Final = frozenset({"pending", "processing"})
 """States of a request that waits for an answer."""

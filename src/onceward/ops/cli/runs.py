@@ -14,11 +14,9 @@ from onceward.ops.cli.ls import without_nothing
 from onceward.ops.cli.options import Limit, said
 from onceward.ops.cli.output import row_of
 from onceward.ops.cli.readonly import views, whole_id
-from onceward.ops.cli.target import Conversation, Where
+from onceward.ops.cli.target import CONVERSATION, WHERE, Conversation, Where
 from onceward.ops.views import lists
 
-CONVERSATION = Conversation()
-WHERE = Where()
 Id = Annotated[str, said("The run's id, or a unique prefix of it.")]
 State = Annotated[RunState | None, said("Only runs in this state.")]
 

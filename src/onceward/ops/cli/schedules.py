@@ -14,7 +14,7 @@ from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.send import parsed
-from onceward.ops.cli.target import Conversation
+from onceward.ops.cli.target import CONVERSATION, Conversation
 
 COLUMNS: Final = (
     "name",
@@ -33,7 +33,6 @@ COLUMNS: Final = (
     "skipped_at",
 )
 MINUTE: Final = 60_000
-WHERE: Final = Conversation()
 Name = Annotated[str, said("The schedule.")]
 
 
@@ -68,7 +67,7 @@ def add(
     missed: Missed = "one",
     overlap: Overlap = "queue",
     start_at: MaybeDate = None,
-    where: Conversation = WHERE,
+    where: Conversation = CONVERSATION,
 ) -> Found:
     """
     Send a message at the times of a cron expression, or after each interval.

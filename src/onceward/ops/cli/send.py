@@ -17,9 +17,8 @@ from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.options import PRIORITY, Body, Quiet, said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.stdin import body_from_stdin
-from onceward.ops.cli.target import Conversation, in_session
+from onceward.ops.cli.target import CONVERSATION, Conversation, in_session
 
-WHERE = Conversation()
 To = Annotated[str, said("A registered peer, or an agent whose file is beside ours.")]
 Deliver = Annotated[bool, Quiet, said("Also deliver due messages; failed ones stay in the outbox.")]
 Priority = Annotated[str, said(PRIORITY)]
@@ -112,7 +111,7 @@ def send(
     *,
     deliver: Deliver = False,
     options: Direct = DIRECT,
-    where: Conversation = WHERE,
+    where: Conversation = CONVERSATION,
 ) -> Found:
     """
     Commit a message into the outbox and print its id.

@@ -16,13 +16,12 @@ from onceward.ops.cli.exit_codes import SIGNAL, Usage, code_of_all
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.signals import awaited, stops
-from onceward.ops.cli.target import Answer
+from onceward.ops.cli.target import ANSWER, Answer
 
 if TYPE_CHECKING:
     from onceward.fleet.ship import FileShipped
     from onceward.fleet.ship.shipper import Shipper
 
-ANSWER = Answer()
 KEEP: Final = Span(7 * 86_400)
 COLUMNS: Final = ("path", "agent", "rows", "number", "history", "error")
 PRUNED: Final = ("path", "agent", "rows", "kept", "error")

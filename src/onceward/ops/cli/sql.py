@@ -9,9 +9,8 @@ from onceward.ops.cli.options import said
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.readonly import look
 from onceward.ops.cli.stdin import read_stdin
-from onceward.ops.cli.target import Where
+from onceward.ops.cli.target import WHERE, Where
 
-WHERE = Where()
 Statement = Annotated[
     str, said("The statement; a dash reads it from stdin.", allow_leading_hyphen=True)
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
@@ -67,6 +67,12 @@ class Conversation(Where):
 
     session: str | None = None
     """The session. Default: send in the default session, list and receive from all sessions."""
+
+
+ANSWER: Final = Answer()
+WHERE: Final = Where()
+CONVERSATION: Final = Conversation()
+"""The defaults of commands: no option is given."""
 
 
 def in_session(where: Conversation) -> str:

@@ -15,14 +15,13 @@ from onceward.ops.cli.exit_codes import DONE, Usage
 from onceward.ops.cli.metrics import homes
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import has_screen, show
-from onceward.ops.cli.target import Answer
+from onceward.ops.cli.target import ANSWER, Answer
 from onceward.ops.cli.top_state import COLUMNS, AgentRow, Sort, TopState, row_of
 from onceward.ops.observe.detail import FileDetail, read_detail
 from onceward.ops.observe.rates import Rates
 from onceward.ops.observe.snapshots import Snapshots, agent_files
 from onceward.ops.views.vocabulary import UNREAD
 
-ANSWER: Final = Answer()
 EVERY: Final = Span(1.0)
 LOOK_FOR: Final = 0.3
 """Seconds for which one round opens files, so that keys are answered soon."""

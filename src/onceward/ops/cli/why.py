@@ -16,12 +16,11 @@ from onceward.ops.cli.ls import without_nothing
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
-from onceward.ops.cli.target import Where, home_folder
+from onceward.ops.cli.target import WHERE, Where, home_folder
 from onceward.ops.views.beside import why_of_message
 from onceward.ops.views.messages import message_ids
 from onceward.ops.views.why import Why, agent_whys
 
-WHERE: Final = Where()
 COLUMNS: Final = ("level", "reason", "text", "cure")
 Id = Annotated[str | None, said("The message's id, or a unique prefix of it.")]
 

@@ -12,21 +12,25 @@ from typing import Annotated, Any
 from onceward import Agent, Postbox
 from onceward.errors import OncewardError
 from onceward.ops.cli.exit_codes import Usage
-from onceward.ops.cli.listening import Listening
+from onceward.ops.cli.listening import LISTENING, Listening
 from onceward.ops.cli.logs import LogFormat, LogLevel, written_to_stderr
-from onceward.ops.cli.measuring import Measuring
+from onceward.ops.cli.measuring import MEASURING, Measuring
 from onceward.ops.cli.options import Quiet
 from onceward.ops.cli.output import note
 from onceward.ops.cli.reloading import run_again_when_changed
 from onceward.ops.cli.serve import once as run_once
 from onceward.ops.cli.serve import serve
-from onceward.ops.cli.target import Answer, Where, agent_file, chosen, existing, refuse_deleted
+from onceward.ops.cli.target import (
+    ANSWER,
+    WHERE,
+    Answer,
+    Where,
+    agent_file,
+    chosen,
+    existing,
+    refuse_deleted,
+)
 from onceward.ops.cli.team import run_team
-
-ANSWER = Answer()
-LISTENING = Listening()
-MEASURING = Measuring()
-WHERE = Where()
 
 
 def work(
