@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import apsw
+import pyarrow as pa
 
 from onceward.fleet.opening import opened
 from onceward.fleet.ship import ShippedLog
+from onceward.fleet.ship.segments import plain
 from onceward.fleet.ship.tables import TABLES, Shape
 
 Rows = dict[str, dict[int, dict[str, Any]]]
@@ -34,23 +35,22 @@ def rows_of_log(log: ShippedLog | str | Path, file_id: str, *, epoch: int | None
     log = log if isinstance(log, ShippedLog) else ShippedLog(str(log))
     file = log.file(file_id)
     wanted = file.manifest.epoch if epoch is None else epoch
-    con = apsw.Connection(":memory:")
-    log.into_sqlite(con, files=[file])
     found: Rows = {}
     for name in TABLES:
-        cursor = con.execute(f"SELECT * FROM {name} WHERE _epoch = ?", (wanted,))
-        rows = cursor.fetchall()
-        names = [str(row[1]) for row in con.execute(f"PRAGMA table_info({name})")]
-        plain = [dict(zip(names, row, strict=True)) for row in rows]
+        rows = [row for batch in log.batches(name, files=[file]) for row in _rows(batch)]
+        wanted_rows = [row for row in rows if row["_epoch"] == wanted]
         found[name] = {
-            int(str(row["seq"])): {
-                key: value for key, value in row.items() if not key.startswith("_")
-            }
-            for row in plain
+            row["seq"]: {key: value for key, value in row.items() if not key.startswith("_")}
+            for row in wanted_rows
         }
-        assert len(rows) == len(found[name]), f"a row of {name} is there twice"
-    con.close()
+        assert len(wanted_rows) == len(found[name]), f"a row of {name} is there twice"
     return found
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return the rows of a batch, moments as milliseconds."""
+    values = zip(*(plain(column) for column in batch.columns), strict=True)
+    return [dict(zip(batch.schema.names, row, strict=True)) for row in values]
 
 
 def id_of(path: Path) -> str:

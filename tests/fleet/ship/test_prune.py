@@ -223,8 +223,8 @@ def test_pruning_tells_a_comparison_of_files_how_far_it_went(
     ship.files([str(world.folder)], log)
 
     read = ship.ShippedLog(log)
-    assert {"alice": max(ids)} == read.file(id_of(bob)).horizons[1]
-    assert max(ended) + 1 == read.file(id_of(alice)).outbox_pruned_at[1]
+    assert {"alice": max(ids)} == read.file(id_of(bob)).manifest.of(1).horizons
+    assert max(ended) + 1 == read.file(id_of(alice)).manifest.of(1).outbox_pruned_at
 
 
 def test_each_object_of_the_log_is_read_once(

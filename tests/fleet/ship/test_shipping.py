@@ -159,7 +159,7 @@ def test_pruned_rows_stay_in_the_log(world: World, pair: Pair, log: str) -> None
     assert {name: before[name] for name in ("inbox", "processed")} == {
         name: after[name] for name in ("inbox", "processed")
     }
-    [horizon] = ship.ShippedLog(log).file(id_of(bob.file.path)).horizons[1].values()
+    [horizon] = ship.ShippedLog(log).file(id_of(bob.file.path)).manifest.of(1).horizons.values()
     assert max(row["id"] for row in before["processed"].values()) == horizon
 
 

@@ -4,9 +4,8 @@ Ship what changed in agents' files to a log of Parquet objects, and read that lo
 Needs the extra ``onceward[ship]`` (pyarrow); nothing else of onceward loads it.
 
 - ``ship.files(paths, to)`` appends to the log what changed since the last time.
-- ``ShippedLog(uri)`` reads the log: ``files()`` lists the files that it holds, with their pruning
-  horizons; ``batches(table)`` yields rows as Arrow record batches; ``into_sqlite(con)`` writes all
-  of it into tables of a SQLite connection.
+- ``ShippedLog(uri)`` reads the log: ``files()`` lists the files that it holds;
+  ``batches(table)`` yields rows as Arrow record batches.
 - ``prune.files(paths, log)`` deletes from files what it has read back from the log.
 
 Imports the public names, fleet, file and message.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import apsw
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,12 +26,6 @@ NEEDED: Final = ("seq", "_gone")
 MARKED: Final = pa.schema([("seq", pa.int64()), ("_digest", pa.string())])
 LAST: Final = 2**63 - 1
 """The highest sequence that there can be."""
-FILES: Final = """
-CREATE TABLE horizons (_file_id TEXT, _epoch INTEGER, sender TEXT, horizon_id TEXT);
-CREATE TABLE files (_file_id TEXT, _agent TEXT, _epoch INTEGER, latest INTEGER, complete INTEGER,
-                    clock INTEGER, outbox_pruned_at INTEGER);
-"""
-SQL_TYPES: Final = {"string": "TEXT", "bool": "INTEGER", "int64": "INTEGER"}
 
 
 class NoLog(LogTrouble):
@@ -64,16 +57,6 @@ class LoggedFile:
     def clock(self) -> int:
         """The latest moment that the file knew when it was shipped, by its own clock."""
         return max((epoch.clock for epoch in self.manifest.epochs), default=0)
-
-    @property
-    def horizons(self) -> Mapping[int, Mapping[str, str]]:
-        """Message ids up to which dedup records may be pruned: by epoch, then by sender."""
-        return {epoch.number: epoch.horizons for epoch in self.manifest.epochs}
-
-    @property
-    def outbox_pruned_at(self) -> Mapping[int, int | None]:
-        """By epoch: the moment before which the outbox may have been pruned; None: never."""
-        return {epoch.number: epoch.outbox_pruned_at for epoch in self.manifest.epochs}
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -230,24 +213,6 @@ class ShippedLog:
             found.update(zip(there["seq"].to_pylist(), values, strict=True))
         return found
 
-    def into_sqlite(self, con: apsw.Connection, **options: Any) -> None:
-        """
-        Write the log into new tables of a SQLite connection; moments are milliseconds since 1970.
-
-        Tables ``outbox``, ``inbox``, ``processed``, ``dead_letters`` and ``transitions`` have the
-        columns of ``batches``; ``horizons`` has ``_file_id, _epoch, sender, horizon_id``. Table
-        ``files`` has a row for each epoch of each file: ``_file_id, _agent, _epoch, latest,
-        complete, clock, outbox_pruned_at``, where ``latest`` is 1 in one of them. *options* are
-        those of ``batches``.
-        """
-        for name in TABLES:
-            made: dict[str, str] = {}
-            schema = pa.schema([*segments.OWN, BRANCH, *_types(name).items()])
-            _columns(con, name, schema, made)
-            for batch in self.batches(name, **options):
-                _filled(con, name, batch, made)
-        _told(con, self.files())
-
 
 def _whole(rows: pa.Table, name: str, columns: Sequence[str] | None) -> pa.Table:
     """Return rows with all columns that were asked for; NULL where their file did not have one."""
@@ -287,54 +252,3 @@ def latest(found: Iterable[Segment], read: Callable[[Segment], pa.Table]) -> Ite
 def newest_first(found: Iterable[Segment]) -> list[Segment]:
     """Return segments in such an order that the first one with a row has its last version."""
     return sorted(found, key=lambda each: (each.number, each.again), reverse=True)
-
-
-def _filled(con: apsw.Connection, name: str, batch: pa.RecordBatch, made: dict[str, str]) -> None:
-    """Add a batch to a table, with columns as they come."""
-    _columns(con, name, batch.schema, made)
-    values = [segments.plain(column) for column in batch.columns]
-    names = ", ".join(f'"{field.name}"' for field in batch.schema)
-    marks = ", ".join("?" * len(values))
-    con.executemany(
-        f"INSERT INTO {name} ({names}) VALUES ({marks})",
-        zip(*values, strict=True),
-    )
-
-
-def _columns(con: apsw.Connection, name: str, schema: pa.Schema, made: dict[str, str]) -> None:
-    for field in schema:
-        if field.name in made:
-            continue
-        first, made[field.name] = not made, SQL_TYPES.get(str(field.type), "INTEGER")
-        column = f'"{field.name}" {made[field.name]}'
-        begin, end = ("CREATE TABLE", f"({column})") if first else ("ALTER TABLE", f"ADD {column}")
-        con.execute(f"{begin} {name} {end}")
-
-
-def _told(con: apsw.Connection, files: Iterable[LoggedFile]) -> None:
-    con.execute(FILES)
-    for file in files:
-        con.executemany(
-            "INSERT INTO horizons VALUES (?, ?, ?, ?)",
-            [
-                (file.file_id, number, sender, horizon)
-                for number, by_sender in file.horizons.items()
-                for sender, horizon in by_sender.items()
-            ],
-        )
-        told = file.manifest
-        con.executemany(
-            "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    file.file_id,
-                    file.agent,
-                    epoch.number,
-                    epoch.number == told.epoch,
-                    file.complete,
-                    epoch.clock,
-                    epoch.outbox_pruned_at,
-                )
-                for epoch in told.epochs
-            ],
-        )
