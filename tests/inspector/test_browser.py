@@ -330,16 +330,6 @@ def test_the_skip_link_is_the_first_stop(open_page: Open, still: str) -> None:
     playwright.expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
 
 
-def test_colours_are_chosen_and_kept(open_page: Open, still: str) -> None:
-    """The switch goes from the system's to dark, and the next page has them too."""
-    page = open_page(f"{still}/")
-    page.locator("#theme").click()
-    playwright.expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    page.goto(f"{still}/dead")
-
-    playwright.expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-
-
 def test_evil_bodies_are_text(open_page: Open, still: str, made: Home) -> None:
     """What looks like a script is read, not run; the browser would complain."""
     page = open_page(f"{still}/agents/shop/messages/{made.ids['order']}")
@@ -503,16 +493,14 @@ def test_an_address_opens_from_another_site(open_page: Open, made: Home, tmp_pat
 
 
 def test_pages_answer_without_scripts(open_page: Open, still: str) -> None:
-    """Filters, links and colours are plain forms and links; a chart is a table."""
+    """Filters and links are plain forms and links; a chart is a table."""
     page = open_page(f"{still}/", java_script_enabled=False)
     page.locator(".values summary").click()
     assert page.locator(".values tbody tr").count() > 10
     page.get_by_label("Show").select_option("trouble")
     page.get_by_role("button", name="Filter").click()
     assert ["shop", "billing"] == page.locator("main a.row").all_inner_texts()
-    page.locator("#theme").click()
 
-    assert "dark" == page.locator("html").get_attribute("data-theme")
     assert "show=trouble" in page.url
 
 

@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,16 +43,12 @@ from onceward.ops.inspector.pages import (
 from onceward.ops.inspector.refresher import Refresher
 from onceward.ops.inspector.site import (
     HERE,
-    THEME_COOKIE,
-    THEMES,
     TRACE_ID,
     Site,
     site_of,
 )
 from onceward.ops.inspector.targets import Targets
 from onceward.ops.observe.snapshots import FileSnapshot
-
-YEAR: Final = 31_536_000
 
 
 def app(
@@ -151,7 +146,6 @@ def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
         Route("/report", report.report),
         Route("/report/content", report.content),
         Route("/events", live.events),
-        Route("/theme", theme),
         Route("/live", alive),
         Route("/ready", ready),
         Mount("/static", StaticFiles(directory=HERE / "static")),
@@ -190,17 +184,6 @@ async def _running(site: Site, made: Starlette) -> AsyncIterator[None]:
     finally:
         made.state.streams.stopped = True
         site.refresher.stop()
-
-
-def theme(request: Request) -> Response:
-    """Store the reader's colour scheme, and redirect back."""
-    chosen = request.query_params.get("to", "")
-    back = request.query_params.get("back", "/")
-    own = back.startswith("/") and not back.startswith(("//", "/\\"))
-    answer = RedirectResponse(back if own else "/", 303)
-    if chosen in THEMES:
-        answer.set_cookie(THEME_COOKIE, chosen, max_age=YEAR, samesite="strict")
-    return answer
 
 
 def alive(_: Request) -> Response:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -35,8 +35,6 @@ T = TypeVar("T")
 HERE: Final = Path(__file__).parent
 NOTICES: Final = 100
 """Maximum outcomes of actions that are remembered until their page is shown."""
-THEMES: Final = ("auto", "light", "dark")
-THEME_COOKIE: Final = "onceward-theme"
 NOT_FOUND: Final = 404
 TRACE_ID: Final = "{trace_id}"
 """Placeholder of the id in the address of a trace."""
@@ -115,12 +113,9 @@ class Site:
             raise HTTPException(NOT_FOUND, f"there is no file {key} here")
         return path
 
-    @contextmanager
-    def reading(self, request: Request) -> Iterator[tuple[str, FileReader]]:
-        """Open the file in an address for a block; yield its key and a reader."""
-        key = str(request.path_params["key"])
-        with page_reader(self.path(key)) as reader:
-            yield key, reader
+    def reading(self, request: Request) -> AbstractContextManager[FileReader]:
+        """Open the file in an address for a block."""
+        return page_reader(self.path(request.path_params["key"]))
 
     def snapshot(self, key: str) -> Snapshot | None:
         """Return the last snapshot of a file."""
@@ -142,17 +137,17 @@ class Site:
         self, request: Request, template: str, *, status: int = 200, **context: Any
     ) -> HTMLResponse:
         """Return a page; every value in it is escaped."""
-        url = request.url
+        url, key = request.url, request.path_params.get("key")
         shared = {
             "site": self,
             "now": self.now(),
             "path": url.path,
             "here": f"{url.path}?{url.query}" if url.query else url.path,
-            "theme": theme_of(request),
             "own": form_token(self.secret, request.cookies.get(FORM, "")),
             "notice": self._notices.pop(request.query_params.get("notice", ""), None),
             "agent_url": self.agent_url,
-            "keys": (),
+            "key": key,
+            "keys": () if key is None else (key,),
         }
         return HTMLResponse(
             self._templates.get_template(template).render(shared | context), status_code=status
@@ -198,12 +193,6 @@ def with_query(path: str, **query: str | int | None) -> str:
     """Return a path with the parameters that have a value."""
     named = {name: value for name, value in query.items() if value not in {None, ""}}
     return f"{path}?{urlencode(named)}" if named else path
-
-
-def theme_of(request: Request) -> str:
-    """Return the colours that the reader chose: auto, light or dark."""
-    chosen = request.cookies.get(THEME_COOKIE, "")
-    return chosen if chosen in THEMES else "auto"
 
 
 def site_of(request: Request) -> Site:

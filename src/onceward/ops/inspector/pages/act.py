@@ -42,7 +42,6 @@ def confirm(request: Request) -> Response:
         site,
         request,
         "confirm.html",
-        key=key,
         action=action,
         given=given,
         fields=_expected(site, key, given) if action.asks else (),

@@ -28,15 +28,13 @@ ROWS: Final = 50
 
 def agent(request: Request) -> Response:
     """Answer with the page of one agent."""
-    site = site_of(request)
-    with site.reading(request) as (key, reader):
+    site, key = site_of(request), request.path_params["key"]
+    with site.reading(request) as reader:
         facts = _facts(reader, request.query_params, site.now())
         range_, found = _rates(request, reader, site.now())
     return site.html(
         request,
         "agent.html",
-        key=key,
-        keys=(key,),
         **facts,
         chart=Chart(address(key, "rates.json", range=range_), range_, tuple(RANGES), found),
         owners=_owners(facts),
@@ -49,7 +47,7 @@ def agent(request: Request) -> Response:
 def rates(request: Request) -> Response:
     """Answer with the rates of one agent, for the chart."""
     site = site_of(request)
-    with site.reading(request) as (_, reader):
+    with site.reading(request) as reader:
         return JSONResponse(numbers(_rates(request, reader, site.now())[1]))
 
 

@@ -44,7 +44,6 @@ def conversation(request: Request) -> Response:
     return site.html(
         request,
         "conversation.html",
-        key=key,
         keys=[each for name in names if (each := site.key_of(name))],
         id=message_id,
         root=root,

@@ -97,7 +97,6 @@ def journey_page(request: Request) -> Response:
     return site.html(
         request,
         "message.html",
-        key=key,
         keys=[*files.opened],
         id=message_id,
         one=one,

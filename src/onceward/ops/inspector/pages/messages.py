@@ -56,15 +56,13 @@ def messages(request: Request) -> Response:
     box = "dead" if wanted.is_of_dead else asked.get("box", "outbox")
     if box not in VIEWS:
         raise HTTPException(NOT_FOUND, "the box must be outbox, inbox or dead")
-    with site.reading(request) as (key, reader):
+    with site.reading(request) as reader:
         found = _found(site, reader, box, wanted, _before(asked.get("before", "")))
         previewed = {seq: _line(site, each) for seq, each in previews(reader, box, found).items()}
         peers = [each.name for each in lists.peers(reader, limit=SUGGESTED)]
     return site.html(
         request,
         "messages.html",
-        key=key,
-        keys=(key,),
         box=box,
         boxes=[*VIEWS],
         q=query,
@@ -145,7 +143,7 @@ def body(request: Request) -> Response:
     """Answer with a stored frame of any size as text; a damaged one could show secrets."""
     site = site_of(request)
     box, seq = request.path_params["box"], request.path_params["seq"]
-    with site.reading(request) as (_, reader):
+    with site.reading(request) as reader:
         frame = whole_frame(reader, box, seq) if box in VIEWS and seq < NEVER else None
     if frame is None:
         raise HTTPException(NOT_FOUND, "this message is no longer stored here")

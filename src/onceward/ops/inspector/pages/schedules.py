@@ -66,18 +66,16 @@ def dates(schedule: Schedule, count: int) -> tuple[Millis, ...]:
 def schedule(request: Request) -> Response:
     """Answer with the page of one schedule: its state, next dates and sent messages."""
     site, name = site_of(request), str(request.path_params["name"])
-    with site.reading(request) as (key, reader):
+    with site.reading(request) as reader:
         found = lists.schedule(reader, name)
         if found is None:
-            raise HTTPException(NOT_FOUND, f"{key} has no schedule {name}")
+            raise HTTPException(NOT_FOUND, f"{request.path_params['key']} has no schedule {name}")
         past: tuple[StoredMessage, ...] = sent_by(reader, found, PAST)
     now = site.now()
     due = dates(found, DATES) if found.paused_at is None else ()
     return site.html(
         request,
         "schedule.html",
-        key=key,
-        keys=(key,),
         one=found,
         missed=[at for at in due if found.is_late(now) and at <= now],
         coming=[at for at in due if at > now],

@@ -22,12 +22,10 @@ def session(request: Request) -> Response:
     """Answer with the page of a session: its queue and its events."""
     site = site_of(request)
     name = str(request.path_params["session"])
-    with site.reading(request) as (key, reader):
+    with site.reading(request) as reader:
         return site.html(
             request,
             "session.html",
-            key=key,
-            keys=(key,),
             session=name,
             queue=lists.session_queue(reader, name),
             why=session_why(reader, name),

@@ -161,13 +161,6 @@
   draw();
   setInterval(tick, 1000);
 
-  // -- colours ---------------------------------------------------------------------------
-  document.getElementById("theme").addEventListener("click", async (event) => {
-    event.preventDefault();
-    await fetch(event.currentTarget.href, { redirect: "manual" }).catch(() => null);
-    location.reload();
-  });
-
   // -- copy ------------------------------------------------------------------------------
   const offer = () => {
     const text = document.getElementById("text");
