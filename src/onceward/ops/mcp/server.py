@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Final
@@ -17,9 +17,8 @@ from mcp_types import ToolAnnotations
 from onceward import AsyncPostbox
 from onceward.ops.mcp.arrivals import INBOX_URI, THREAD_URI, Arrivals
 from onceward.ops.mcp.options import McpOptions
-from onceward.ops.mcp.reading import Desk
+from onceward.ops.mcp.reading import ReadingTools
 from onceward.ops.mcp.tool import tool
-from onceward.ops.mcp.tools import ReadingTools
 from onceward.ops.mcp.writing import WritingTools
 
 INSTRUCTIONS: Final = """\
@@ -55,17 +54,20 @@ async def server(
     """
     options = options or McpOptions()
     bus = InMemorySubscriptionBus()
-    desk, arrivals = Desk(box), Arrivals(box, bus)
+    arrivals = Arrivals(box, bus)
+    tools = (
+        ReadingTools(box, arrivals) if options.read_only else WritingTools(box, arrivals, options)
+    )
     made: MCPServer[Any] = MCPServer(
         f"onceward-{box.agent}",
-        tools=_tools(desk, arrivals, options),
+        tools=[*_offered(tools, options)],
         title=f"Messages of {box.agent}",
         instructions=INSTRUCTIONS.format(agent=box.agent),
         version=version("onceward"),
         subscriptions=bus,
         log_level="WARNING",
     )
-    _add_resources(made, desk)
+    _add_resources(made, tools)
     arrivals.offer_to(made)
     async with anyio.create_task_group() as tasks:
         await tasks.start(arrivals.watch)
@@ -73,43 +75,36 @@ async def server(
         tasks.cancel_scope.cancel()
 
 
-def _tools(desk: Desk, arrivals: Arrivals, options: McpOptions) -> list[Tool]:
-    reading = ReadingTools(desk, arrivals)
-    looks = (
-        reading.check_inbox,
-        reading.read_message,
-        reading.conversation,
-        reading.list_agents,
-        reading.dead_letters,
-        reading.why,
-        reading.get_answer,
-    )
-    if options.read_only:
-        return [tool(each, READ) for each in looks]
-    writing = WritingTools(desk, arrivals, options)
-    # a topic reaches agents that no list of peers names
-    publish = [(SEND, writing.publish)] if options.peers is None else []
-    offered: list[tuple[ToolAnnotations, Callable[..., Any]]] = [
-        *((READ, each) for each in looks),
-        (SEND, writing.send_message),
-        (SEND, writing.ask),
-        *publish,
-        (SETTLE, writing.claim_message),
-        (SETTLE, writing.extend_claim),
-        (SETTLE, writing.finish_message),
-    ]
-    return [tool(each, hints) for hints, each in offered]
+def _offered(tools: ReadingTools, options: McpOptions) -> Iterator[Tool]:
+    for look in (
+        tools.check_inbox,
+        tools.read_message,
+        tools.conversation,
+        tools.list_agents,
+        tools.dead_letters,
+        tools.why,
+        tools.get_answer,
+    ):
+        yield tool(look, READ)
+    if not isinstance(tools, WritingTools):
+        return
+    yield tool(tools.send_message, SEND)
+    yield tool(tools.ask, SEND)
+    if options.peers is None:  # a topic reaches agents that no list of peers names
+        yield tool(tools.publish, SEND)
+    for settle in (tools.claim_message, tools.extend_claim, tools.finish_message):
+        yield tool(settle, SETTLE)
 
 
-def _add_resources(made: MCPServer[Any], desk: Desk) -> None:
+def _add_resources(made: MCPServer[Any], tools: ReadingTools) -> None:
     async def inbox() -> str:
         """List the messages that wait, oldest first; subscribe to hear of new ones."""
-        return (await desk.inbox(None, LISTED)).model_dump_json()
+        return (await tools.check_inbox(limit=LISTED)).model_dump_json()
 
     async def thread(message_id: str) -> str:
         """Return the conversation of a message, by the id of any message of it."""
         try:
-            return (await desk.conversation(message_id, LISTED)).model_dump_json()
+            return (await tools.conversation(message_id=message_id, limit=LISTED)).model_dump_json()
         except ToolError as error:
             raise ResourceNotFoundError(str(error)) from error
 

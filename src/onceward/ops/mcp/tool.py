@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any, Final
 
 from mcp.server.mcpserver.tools import Tool
@@ -11,7 +12,7 @@ from mcp_types import ToolAnnotations
 from pydantic import ValidationError
 
 from onceward.message.names import quoted
-from onceward.ops.mcp.advice import refused
+from onceward.ops.mcp.advice import advised, refused
 
 PROBLEMS: Final = 3
 """Maximum wrong arguments in one error."""
@@ -62,11 +63,19 @@ class ModelTool(Tool):  # type: ignore[misc] # the library is an extra
         return "; ".join(told[:PROBLEMS])
 
 
-def tool(function: Callable[..., Any], hints: ToolAnnotations) -> Tool:
-    """Return the tool that calls *function*; a model reads its docstring and annotations."""
-    made = ModelTool.from_function(
-        function, description=inspect.getdoc(function), annotations=hints
-    )
+def tool(function: Callable[..., Awaitable[Any]], hints: ToolAnnotations) -> Tool:
+    """
+    Return the tool that calls *function*; a model reads its docstring and annotations.
+
+    Errors of the package are raised with advice for the model.
+    """
+
+    @wraps(function)
+    async def run(*args: Any, **given: Any) -> Any:
+        with advised():
+            return await function(*args, **given)
+
+    made = ModelTool.from_function(run, description=inspect.getdoc(function), annotations=hints)
     model = made.fn_metadata.arg_model
     model.model_config["extra"] = "forbid"
     model.model_rebuild(force=True)

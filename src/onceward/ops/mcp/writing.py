@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import anyio
 from pydantic import Field
 
+from onceward import AsyncPostbox
 from onceward.errors import OutcomeUnknown
 from onceward.message.names import quoted
 from onceward.message.times import seconds
@@ -28,8 +29,7 @@ from onceward.ops.mcp.calls import key_of
 from onceward.ops.mcp.claims import Claims, Ending, OpenClaim, Outcome
 from onceward.ops.mcp.options import McpOptions
 from onceward.ops.mcp.rates import SendLimit
-from onceward.ops.mcp.reading import Desk
-from onceward.ops.mcp.tools import Call, Id, ReadingTools, Session, Wait
+from onceward.ops.mcp.reading import Call, Id, ReadingTools, Session, Wait
 
 T = TypeVar("T")
 To = Annotated[str, Field(description="Name of an agent, as list_agents gives it.")]
@@ -57,10 +57,10 @@ Lease = Annotated[float, Field(gt=0, le=86_400, description="Seconds.")]
 class WritingTools(ReadingTools):
     """All tools of a server, within what its options allow."""
 
-    def __init__(self, desk: Desk, arrivals: Arrivals, options: McpOptions) -> None:
-        super().__init__(desk, arrivals)
+    def __init__(self, box: AsyncPostbox, arrivals: Arrivals, options: McpOptions) -> None:
+        super().__init__(box, arrivals)
         self._options = options
-        self._claims = Claims(desk.box)
+        self._claims = Claims(box)
         self._rate = SendLimit(options.limit)
 
     async def send_message(
@@ -133,14 +133,12 @@ class WritingTools(ReadingTools):
         Then call finish_message. If you never do, the message comes back after the lease.
         """
         lease = seconds("lease", lease_seconds or self._options.lease)
-        with advised():
-            found = await self._claims.claim(key_of("claim", key, ctx), session, type, lease)
+        found = await self._claims.claim(key_of("claim", key, ctx), session, type, lease)
         return Claim(message=None if found is None else _claimed(found))
 
     async def extend_claim(self, *, claim: Id, lease_seconds: Lease) -> Extended:
         """Keep a claimed message for so many seconds from now."""
-        with advised():
-            await self._claims.extend(claim, lease_seconds)
+        await self._claims.extend(claim, lease_seconds)
         return Extended(claim=claim, lease_seconds=lease_seconds)
 
     async def finish_message(
@@ -167,8 +165,7 @@ class WritingTools(ReadingTools):
         if reply is not None:
             await self._refuse_reply(claim, outcome)
         ending = Ending(outcome=outcome, reply=reply, reason=reason, after=retry_after_seconds)
-        with advised():
-            return await self._claims.finish(claim, ending)
+        return await self._claims.finish(claim, ending)
 
     async def _refuse_reply(self, claim: str, outcome: Outcome) -> None:
         """Raise ToolError if the reply would not or must not be sent."""
