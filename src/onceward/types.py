@@ -19,9 +19,9 @@ if _typing.TYPE_CHECKING:
     from onceward.features.history.journey import Journey
     from onceward.features.mailboxes.api import HandlerTransaction
     from onceward.features.mailboxes.mailbox_readers import Start
-    from onceward.features.schedules.schedules import Schedule
     from onceward.features.schedules.tick import Tick
     from onceward.features.streams.reading import Chunk, Ended, Restarted, StreamItem
+    from onceward.message.dates import Schedule
     from onceward.message.names import AgentInfo
     from onceward.message.options import SendOptions
     from onceward.message.record import Cancellation, Cancellations, Page
@@ -74,7 +74,7 @@ _MODULES = {
     "Journey": "features.history.journey",
     "Page": "message.record",
     "Repair": "features.checks.repairs",
-    "Schedule": "features.schedules.schedules",
+    "Schedule": "message.dates",
     "SendOptions": "message.options",
     "SendResult": "core.send.compose",
     "Start": "features.mailboxes.mailbox_readers",

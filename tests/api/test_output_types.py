@@ -13,13 +13,14 @@ import onceward
 import onceward.types
 from onceward.core.dead_letters import DeadLetter
 from onceward.core.deliver.peers import PeerInfo
-from onceward.features.channels.acknowledgments import Acknowledgment
 from onceward.features.channels.directory import ChannelInfo
 from onceward.features.limits.api import LimitInfo
 from onceward.features.limits.stored import DropRecord
-from onceward.features.runs.api import QueueInfo, RunInfo
+from onceward.features.runs.api import RunInfo
 from onceward.message import events
+from onceward.message.handler_work import Acknowledgment
 from onceward.message.names import Member
+from onceward.message.queue_modes import QueueInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -111,7 +111,7 @@ def test_a_mode_is_set_and_taken_back(cli: Cli, ids: list[str]) -> None:
         "9.8",
         "--json",
     ).json
-    assert ("collect", 250, 9) == (row["mode"], row["debounce_for"], row["cap"])
+    assert ("collect", 0.25, 9) == (row["mode"], row["debounce"], row["cap"])
     assert ("followup", 7) == tuple(
         cli("sessions", "set", "chat", "--json").json[name] for name in ("mode", "cap")
     )

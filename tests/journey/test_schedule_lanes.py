@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.features.schedules.schedules import Schedule
+    from onceward.message.dates import Schedule
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

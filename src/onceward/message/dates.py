@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
@@ -110,6 +110,68 @@ class Rule:
                 return
             yield date
             date = self.first(unsent, date)
+
+
+Origin = Literal["added", "declared", "withdrawn"]
+"""``withdrawn`` was declared, is no longer declared, and is paused for that reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """
+    A message that is sent repeatedly, and its progress.
+
+    *every* is in milliseconds; *next_at* and the other ``*_at`` are milliseconds since 1970.
+    *last_error* says why the message of *next_at* could not be sent yet. *origin* is ``added``,
+    ``declared`` by the agent's code, or ``withdrawn``: paused because the code no longer declares
+    it. *skipped* counts the dates for which ``overlap="skip"`` sent no message.
+    """
+
+    name: str
+    every: Millis | None
+    cron: str | None
+    timezone: str | None
+    missed: Missed
+    overlap: Overlap
+    recipient: str
+    session: str
+    origin: Origin
+    next_at: Millis
+    paused_at: Millis | None
+    created_at: Millis
+    sent: int
+    last_at: Millis | None
+    last_id: str | None
+    last_error: str | None
+    skipped: int
+    skipped_at: Millis | None
+
+    @property
+    def failing(self) -> bool:
+        """Whether its last message could not be sent."""
+        return self.last_error is not None and self.paused_at is None
+
+    def state(self, now: Millis) -> str:
+        """Return its state as text; a late one has no sending process."""
+        if self.paused_at is not None:
+            return "withdrawn" if self.withdrawn else "paused"
+        return "cannot send" if self.failing else "late" if self.is_late(now) else "on time"
+
+    def is_late(self, now: Millis) -> bool:
+        """Whether its next date passed longer ago than a sender needs."""
+        return self.paused_at is None and now - self.next_at > LATE
+
+    def dates(self, count: int) -> tuple[Millis, ...]:
+        """Return its next dates, starting with past ones without a message."""
+        rule, found = Rule(self.every, self.cron, self.timezone), [self.next_at]
+        while len(found) < count:
+            found.append(rule.after(found[-1], date=found[-1]))
+        return tuple(found[:count])
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the agent's code no longer declares it."""
+        return self.origin == "withdrawn"
 
 
 def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rule:

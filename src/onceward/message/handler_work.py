@@ -1,11 +1,11 @@
-"""Define what is stored of the work of a message's handler: its steps and its output."""
+"""Define what is stored of the work on a message: steps, output, acknowledgments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from onceward.message.clock import Millis
-from onceward.message.vocabulary import StepState
+from onceward.message.vocabulary import AckStatus, StepState
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +41,15 @@ class StreamInfo:
     """The newest attempt that wrote to it."""
     begun_at: Millis
     stored_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgment:
+    """The latest acknowledgment of one recipient for a message that this agent sent."""
+
+    message_id: str
+    participant: str
+    status: AckStatus
+    detail: str | None
+    first_at: Millis
+    at: Millis

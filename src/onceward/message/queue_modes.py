@@ -26,6 +26,7 @@ from onceward.message.vocabulary import (
     Aborted,
     QueueMode,
     QueueOverflow,
+    QueueState,
 )
 
 PREEMPTING: Final = frozenset({"steer", "interrupt"})
@@ -70,6 +71,37 @@ class QueueOptions(TypedDict, total=False):
     """
     inject: bool | None
     """Whether steer leaves new messages to ``run.inbox()`` instead of ending the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """One session's queue: its merged settings and its content."""
+
+    session: str
+    state: QueueState
+    mode: QueueMode | None
+    debounce: float | None
+    """Seconds."""
+    cap: int | None
+    overflow: QueueOverflow | None
+    aborted: Aborted | None
+    inject: bool
+    waiting: int
+    bound: int
+    run: str | None
+    dropped: int
+    """Dropped messages that no run's summary covers yet."""
+    due_at: Millis | None
+    arrived_at: Millis | None
+    paused_at: Millis | None
+
+    def __post_init__(self) -> None:
+        """Make a flag of SQLite's number."""
+        object.__setattr__(self, "inject", bool(self.inject))
+
+
+QUEUE_DEBOUNCE: Final = "debounce_for / 1000.0"
+"""The column of a queue's debounce, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import refuse
+from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.vocabulary import AckStatus
+from onceward.message.handler_work import Acknowledgment
 
 KIND: Final = "acknowledgment"
 STAGES: Final = {"received": 1, "in_progress": 2, "failed": 3, "completed": 4}
@@ -37,23 +37,11 @@ ON CONFLICT (message_id, participant) DO UPDATE
    SET stage = excluded.stage, detail = excluded.detail, at = excluded.at
  WHERE excluded.stage > _onceward_acknowledgments.stage
 """
-OF: Final = """
-SELECT message_id, participant, status, detail, first_at, at FROM onceward_acknowledgments
+OF: Final = f"""
+SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments
  WHERE message_id = ?1 OR correlation_id = ?1
  ORDER BY participant
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledgment:
-    """The latest acknowledgment of one recipient for a message that this agent sent."""
-
-    message_id: str
-    participant: str
-    status: AckStatus
-    detail: str | None
-    first_at: Millis
-    at: Millis
 
 
 def stage(status: str) -> int:

@@ -19,13 +19,13 @@ from onceward.core.send.compose import SendResult
 from onceward.errors import ChannelRefused, NotParticipant
 from onceward.features.channels import acknowledgments
 from onceward.features.channels import directory as channels
-from onceward.features.channels.acknowledgments import Acknowledgment
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, body_size
+from onceward.message.handler_work import Acknowledgment
 from onceward.message.names import DEFAULT_SESSION, Member, plain_text
 from onceward.message.options import SendOptions, parse_options
 from onceward.message.record import ChannelHistoryFilters, Page

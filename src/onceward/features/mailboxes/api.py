@@ -13,7 +13,6 @@ from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.message import Consumer, Message, type_names
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
 from onceward.features.mailboxes import directory as mailboxes
-from onceward.features.mailboxes.directory import MailboxInfo
 from onceward.features.mailboxes.mailbox_leases import (
     ExactlyOnceLeases,
     MailboxConsumer,
@@ -33,6 +32,7 @@ from onceward.file.file_checks import owner_name
 from onceward.message.clock import Millis
 from onceward.message.frame import split_tags
 from onceward.message.log import Log, log
+from onceward.message.mailbox import MailboxInfo
 from onceward.message.names import checked_description, plain_text, quoted, rank
 from onceward.message.options import MessageOptions, SendOptions, parse_options
 from onceward.message.record import MailboxFilters, MessageRecord

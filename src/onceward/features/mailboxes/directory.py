@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
@@ -13,15 +12,17 @@ from pydantic_core import to_json
 
 from onceward.core.accept.accept import ParsedFrame
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
+from onceward.file.columns import columns
 from onceward.file.directory import DirectoryDatabase, DirectoryHandle
 from onceward.file.transaction import StoreTransaction
-from onceward.message.clock import Millis, iso
+from onceward.message.clock import iso
+from onceward.message.mailbox import MailboxInfo
 from onceward.message.names import quoted
 from onceward.message.vocabulary import reason_text
 
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 NAME_MAX: Final = 128
-COLUMNS: Final = "public, name, owner, ttl, created_at, expires_at, description, newest_per_key"
+COLUMNS: Final = columns(MailboxInfo)
 FIND: Final = f"""
 SELECT {COLUMNS}
   FROM mailboxes
@@ -56,28 +57,6 @@ DUE: Final = "SELECT 1 FROM mailboxes WHERE expires_at <= ? AND expires_at IS NO
 NOTICE: Final = "INSERT INTO system_notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
 CREATED: Final = "_system.mailbox.created"
 ENDED: Final = "_system.mailbox.expired"
-
-
-@dataclass(frozen=True, slots=True)
-class MailboxInfo:
-    """A mailbox in the home's directory."""
-
-    public: bool
-    name: str
-    """The name of a public mailbox; for a private one its id's hash, which gives no access."""
-    owner: str
-    """Agent whose file stores its messages."""
-    ttl: Millis | None
-    created_at: Millis
-    expires_at: Millis | None
-    description: str
-    newest_per_key: bool = False
-    """Whether a newer message replaces an older one of the same ordering key."""
-
-    @property
-    def key(self) -> str:
-        """Its name in frames and rows; no public name equals a private mailbox's key."""
-        return self.name if self.public else f"~{self.name}"
 
 
 def new_secret() -> str:
@@ -119,8 +98,7 @@ def find(directory: DirectoryDatabase, name: str) -> MailboxInfo:
 def _find(rows: list[tuple[object, ...]]) -> MailboxInfo:
     if not rows:
         raise NoMailbox
-    found = MailboxInfo(*rows[0])  # type: ignore[arg-type]  # columns of FIND
-    return replace(found, public=bool(found.public), newest_per_key=bool(found.newest_per_key))
+    return MailboxInfo(*rows[0])  # type: ignore[arg-type]  # columns of FIND
 
 
 def unknown(directory: DirectoryDatabase, keys: Iterable[str], owner: str) -> set[str]:

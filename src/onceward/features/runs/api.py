@@ -22,15 +22,12 @@ from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.names import plain_text
-from onceward.message.queue_modes import QueueOptions, checked, glob
+from onceward.message.queue_modes import QUEUE_DEBOUNCE, QueueInfo, QueueOptions, checked, glob
 from onceward.message.record import MessageRecord
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import (
-    Aborted,
     Done,
     QueueMode,
-    QueueOverflow,
-    QueueState,
     RunState,
     reason_text,
 )
@@ -62,29 +59,6 @@ class RunInfo:
     """When that call finally returned."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
-    """One session's queue: its merged settings and its content."""
-
-    session: str
-    state: QueueState
-    mode: QueueMode | None
-    debounce: float | None
-    """Seconds."""
-    cap: int | None
-    overflow: QueueOverflow | None
-    aborted: Aborted | None
-    inject: bool
-    waiting: int
-    bound: int
-    run: str | None
-    dropped: int
-    """Dropped messages that no run's summary covers yet."""
-    due_at: Millis | None
-    arrived_at: Millis | None
-    paused_at: Millis | None
-
-
 RUNS: Final = f"""
 SELECT {columns(RunInfo)} FROM onceward_runs
  WHERE (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
@@ -92,7 +66,7 @@ SELECT {columns(RunInfo)} FROM onceward_runs
 """
 RUN: Final = f"SELECT {columns(RunInfo)} FROM onceward_runs WHERE id = ?"
 QUEUES: Final = f"""
-SELECT {columns(QueueInfo, debounce="debounce_for")} FROM onceward_session_queues ORDER BY session
+SELECT {columns(QueueInfo, debounce=QUEUE_DEBOUNCE)} FROM onceward_session_queues ORDER BY session
 """
 WAITING: Final = f"""
 SELECT {columns(MessageRecord, "b.", at="b.received_at", text="b.frame", box="'in'")}
@@ -118,7 +92,7 @@ class SessionQueues:
 
     def list(self) -> list[QueueInfo]:
         """Return the queues of all sessions that have had one, by name."""
-        return [_queue(row) for row in self._db.ask(QUEUES)]
+        return [QueueInfo(*row) for row in self._db.ask(QUEUES)]
 
     def get(self, session: str) -> QueueInfo | None:
         """Return one session's queue; None if it never had one."""
@@ -269,18 +243,3 @@ def _run(row: tuple[Any, ...]) -> RunInfo:
 
 def _plain(text: str | None) -> Any:
     return None if text is None else json.loads(text)
-
-
-def _queue(row: tuple[Any, ...]) -> QueueInfo:
-    session, state, mode, debounce_for, cap, overflow, aborted, inject, *rest = row
-    return QueueInfo(
-        session,
-        state,
-        mode,
-        None if debounce_for is None else debounce_for / 1000,
-        cap,
-        overflow,
-        aborted,
-        bool(inject),
-        *rest,
-    )

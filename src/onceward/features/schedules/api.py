@@ -11,12 +11,12 @@ from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.schedules import schedules
 from onceward.features.schedules.scheduler import Scheduler
-from onceward.features.schedules.schedules import Schedule, ScheduledMessage
+from onceward.features.schedules.schedules import ScheduledMessage
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.clock import Millis
-from onceward.message.dates import check_policies, make_rule, schedule_name
+from onceward.message.dates import Schedule, check_policies, make_rule, schedule_name
 from onceward.message.log import log
 from onceward.message.names import DEFAULT_SESSION, quoted, refuse_options
 from onceward.message.options import ScheduleOptions

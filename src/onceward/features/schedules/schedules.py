@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
+from onceward.file.columns import columns
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.dates import ENDLESS, Due, Rule, Spans
+from onceward.message.dates import ENDLESS, Due, Origin, Rule, Schedule, Spans
 from onceward.message.vocabulary import Missed, Overlap
-
-Origin = Literal["added", "declared", "withdrawn"]
-"""``withdrawn`` was declared, is no longer declared, and is paused for that reason."""
 
 AGAIN: Final = 10_000
 """Milliseconds after which a message that the outbox refused is tried again."""
@@ -106,44 +103,9 @@ UPDATE _onceward_schedules
  WHERE name = :name AND origin = 'declared' AND paused_at IS NULL
 """
 REMOVE: Final = "DELETE FROM _onceward_schedules WHERE name = ?"
-LIST: Final = """
-SELECT name, every, cron, timezone, missed, overlap, recipient, session, origin, next_at,
-       paused_at, created_at, sent, last_at, last_id, last_error, skipped, skipped_at
-  FROM onceward_schedules
- WHERE name = coalesce(?, name)
- ORDER BY name
+LIST: Final = f"""
+SELECT {columns(Schedule)} FROM onceward_schedules WHERE name = coalesce(?, name) ORDER BY name
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """
-    A message that is sent repeatedly, and its progress.
-
-    *every* is in milliseconds; *next_at* and the other ``*_at`` are milliseconds since 1970.
-    *last_error* says why the message of *next_at* could not be sent yet. *origin* is ``added``,
-    ``declared`` by the agent's code, or ``withdrawn``: paused because the code no longer declares
-    it. *skipped* counts the dates for which ``overlap="skip"`` sent no message.
-    """
-
-    name: str
-    every: Millis | None
-    cron: str | None
-    timezone: str | None
-    missed: Missed
-    overlap: Overlap
-    recipient: str
-    session: str
-    origin: Origin
-    next_at: Millis
-    paused_at: Millis | None
-    created_at: Millis
-    sent: int
-    last_at: Millis | None
-    last_id: str | None
-    last_error: str | None
-    skipped: int
-    skipped_at: Millis | None
 
 
 class ScheduledMessage(NamedTuple):

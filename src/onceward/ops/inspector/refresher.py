@@ -13,12 +13,13 @@ from typing import Final
 
 from onceward.file.read_only import FileReader, opened
 from onceward.message.clock import Clock, Millis, SystemClock
+from onceward.message.dates import Schedule
 from onceward.message.log import log
 from onceward.ops.inspector.targets import Targets
 from onceward.ops.observe.snapshots import FileSnapshot, stamp_of
 from onceward.ops.views.failures import Failure, failures
 from onceward.ops.views.links import Link, links
-from onceward.ops.views.lists import MailboxReader, Schedule, mailbox_readers, schedules
+from onceward.ops.views.lists import MailboxReader, mailbox_readers, schedules
 from onceward.ops.views.overview import DeadGroup, dead_groups, overview
 from onceward.ops.views.rates import Rates, rates
 from onceward.ops.views.why import Why, agent_whys

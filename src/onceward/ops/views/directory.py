@@ -7,6 +7,7 @@ from typing import Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
+from onceward.message.mailbox import MailboxInfo
 from onceward.ops.views.asking import Source, values
 from onceward.ops.views.overview import MANY
 
@@ -35,7 +36,6 @@ class ChannelMember:
 
     agent: str
     role: str
-    number: int
     joined_at: Millis
 
 
@@ -46,18 +46,6 @@ class ChannelSubscription:
     subscriber: str
     pattern: str
     created_at: Millis
-
-
-@dataclass(frozen=True, slots=True)
-class ListedMailbox:
-    """A public mailbox; private ones are never listed."""
-
-    name: str
-    owner: str
-    description: str
-    created_at: Millis
-    expires_at: Millis | None
-    newest_per_key: int
 
 
 COUNTS: Final = {
@@ -80,7 +68,7 @@ SELECT {columns(ChannelSubscription)} FROM subscriptions
  WHERE channel = :channel ORDER BY publisher, subscriber, pattern LIMIT :limit
 """
 MAILBOXES: Final = f"""
-SELECT {columns(ListedMailbox)} FROM mailboxes
+SELECT {columns(MailboxInfo)} FROM mailboxes
  WHERE public = 1 AND name > :after ORDER BY name LIMIT :limit
 """
 
@@ -105,6 +93,6 @@ def subscriptions(source: Source, name: str, limit: int) -> tuple[ChannelSubscri
     return values(source, ChannelSubscription, SUBSCRIPTIONS, channel=name, limit=limit)
 
 
-def mailboxes(source: Source, *, after: str = "", limit: int) -> tuple[ListedMailbox, ...]:
+def mailboxes(source: Source, *, after: str = "", limit: int) -> tuple[MailboxInfo, ...]:
     """Return the public mailboxes by name, starting after the name *after*."""
-    return values(source, ListedMailbox, MAILBOXES, after=after, limit=limit)
+    return values(source, MailboxInfo, MAILBOXES, after=after, limit=limit)

@@ -7,7 +7,8 @@ from typing import Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
-from onceward.message.dates import LATE, Rule
+from onceward.message.dates import Schedule
+from onceward.message.queue_modes import QUEUE_DEBOUNCE, QueueInfo
 from onceward.ops.views.asking import (
     NEVER,
     Source,
@@ -190,27 +191,6 @@ def run_ids(source: Source, prefix: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionQueue:
-    """The queue of a session with runs."""
-
-    session: str
-    state: str
-    mode: str | None
-    debounce_for: Millis | None
-    cap: int | None
-    overflow: str | None
-    aborted: str | None
-    inject: int | None
-    waiting: int
-    bound: int
-    run: str | None
-    dropped: int
-    due_at: Millis | None
-    arrived_at: Millis | None
-    paused_at: Millis | None
-
-
-@dataclass(frozen=True, slots=True)
 class QueuedMessage:
     """A message that waits in a session's queue."""
 
@@ -224,10 +204,11 @@ class QueuedMessage:
     expires_at: Millis | None
 
 
-QUEUES: Final = by_name(SessionQueue, "onceward_session_queues", "session")
-QUEUE: Final = (
-    f"SELECT {columns(SessionQueue)} FROM onceward_session_queues WHERE session = :session"
-)
+QUEUE_OF: Final = f"""
+SELECT {columns(QueueInfo, debounce=QUEUE_DEBOUNCE)} FROM onceward_session_queues
+"""
+QUEUES: Final = f"{QUEUE_OF} WHERE session > :after ORDER BY session LIMIT :limit"
+QUEUE: Final = f"{QUEUE_OF} WHERE session = :session"
 QUEUED: Final = f"""
 SELECT {columns(QueuedMessage)} FROM onceward_session_queue_messages
  WHERE session = :session ORDER BY position LIMIT :limit
@@ -237,14 +218,14 @@ QUEUED_IDS: Final = ids_from("onceward_session_queue_messages")
 
 def session_queues(
     source: Source, *, after: str = "", limit: int = EVERYTHING
-) -> tuple[SessionQueue, ...]:
+) -> tuple[QueueInfo, ...]:
     """Return the queues of sessions with runs by name, starting after *after*."""
-    return values(source, SessionQueue, QUEUES, after=after, limit=limit)
+    return values(source, QueueInfo, QUEUES, after=after, limit=limit)
 
 
-def session_queue(source: Source, session: str) -> SessionQueue | None:
+def session_queue(source: Source, session: str) -> QueueInfo | None:
     """Return the queue of a session; None if the session has no runs."""
-    return next(iter(values(source, SessionQueue, QUEUE, session=session)), None)
+    return next(iter(values(source, QueueInfo, QUEUE, session=session)), None)
 
 
 def queued(source: Source, session: str, limit: int) -> tuple[QueuedMessage, ...]:
@@ -255,56 +236,6 @@ def queued(source: Source, session: str, limit: int) -> tuple[QueuedMessage, ...
 def queued_ids(source: Source, prefix: str) -> list[str]:
     """Return a few ids of messages in queues that begin with *prefix*."""
     return some_ids(source, QUEUED_IDS, prefix)
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A message that is sent repeatedly, at dates."""
-
-    name: str
-    every: Millis | None
-    cron: str | None
-    timezone: str | None
-    missed: str
-    recipient: str
-    session: str
-    origin: str
-    next_at: Millis
-    paused_at: Millis | None
-    sent: int
-    last_at: Millis | None
-    last_id: str | None
-    last_error: str | None
-    overlap: str
-    skipped: int
-    skipped_at: Millis | None
-
-    @property
-    def failing(self) -> bool:
-        """Whether its last message could not be sent."""
-        return self.last_error is not None and self.paused_at is None
-
-    def state(self, now: Millis) -> str:
-        """Return its state as text; a late one has no sending process."""
-        if self.paused_at is not None:
-            return "withdrawn" if self.withdrawn else "paused"
-        return "cannot send" if self.failing else "late" if self.is_late(now) else "on time"
-
-    def is_late(self, now: Millis) -> bool:
-        """Whether its next date passed longer ago than a sender needs."""
-        return self.paused_at is None and now - self.next_at > LATE
-
-    def dates(self, count: int) -> tuple[Millis, ...]:
-        """Return its next dates, starting with past ones without a message."""
-        rule, found = Rule(self.every, self.cron, self.timezone), [self.next_at]
-        while len(found) < count:
-            found.append(rule.after(found[-1], date=found[-1]))
-        return tuple(found[:count])
-
-    @property
-    def withdrawn(self) -> bool:
-        """Whether the agent's code no longer declares it."""
-        return self.origin == "withdrawn"
 
 
 SCHEDULES: Final = by_name(Schedule, "onceward_schedules", "name")

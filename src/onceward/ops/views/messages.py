@@ -10,7 +10,7 @@ from onceward.file.columns import columns
 from onceward.file.handler_work import handled
 from onceward.file.senders import senders
 from onceward.message.clock import Millis
-from onceward.message.handler_work import StepInfo, StreamInfo
+from onceward.message.handler_work import Acknowledgment, StepInfo, StreamInfo
 from onceward.ops.views.asking import (
     HIGHEST,
     Source,
@@ -87,17 +87,6 @@ class Processed:
     session: str
     state: str
     ended_at: Millis
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledgment:
-    """One recipient's progress with a message of ours."""
-
-    participant: str
-    status: str
-    detail: str | None
-    first_at: Millis
-    at: Millis
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward.message.dates import Schedule
 from onceward.ops.views.asking import NEVER, Source
 from onceward.ops.views.listing import stored
-from onceward.ops.views.lists import Schedule
 from onceward.ops.views.messages import StoredMessage
 
 LOOK: Final = 5_000

@@ -13,11 +13,12 @@ from starlette.responses import Response
 
 from onceward.errors import OncewardError
 from onceward.file.read_only import FileReader, opened_any
+from onceward.message.mailbox import MailboxInfo
 from onceward.ops.inspector.refresher import LONGEST, Snapshot, page_reader
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
 from onceward.ops.views import directory
 from onceward.ops.views.channel import LOOK, waits_in_channel
-from onceward.ops.views.directory import ListedChannel, ListedMailbox
+from onceward.ops.views.directory import ListedChannel
 from onceward.ops.views.lists import MailboxReader
 
 ROWS: Final = 100
@@ -28,7 +29,7 @@ MEMBERS: Final = 20
 def channels(request: Request) -> Response:
     """Answer with the page of all channels and mailboxes."""
     site, after = site_of(request), request.query_params
-    listed, boxes = list[ListedChannel](), list[ListedMailbox]()
+    listed, boxes = list[ListedChannel](), list[MailboxInfo]()
     for path in site.targets.directories():
         with directory_reader(path) as reader:
             listed += directory.channels(reader, after=after.get("channel", ""), limit=ROWS + 1)

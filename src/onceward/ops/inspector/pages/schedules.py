@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from onceward.errors import OncewardError
 from onceward.message.clock import Millis
+from onceward.message.dates import Schedule
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.inspector.site import NOT_FOUND, site_of
 from onceward.ops.views import lists
-from onceward.ops.views.lists import Schedule
 from onceward.ops.views.messages import StoredMessage
 from onceward.ops.views.schedule import sent_by
 
