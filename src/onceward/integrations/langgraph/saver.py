@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -35,8 +35,23 @@ from onceward.integrations.langgraph.stored import (
     WriteRow,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 STRATEGIES: Final = ("keep_latest", "delete")
+
+
+def awaitable(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+    """Return *method* as a coroutine function that runs it off the loop."""
+
+    @wraps(method)
+    async def call(self: OncewardSaver, /, *args: P.args, **options: P.kwargs) -> T:
+        first = args[0] if args else options.get("config")
+        config: Any = first if isinstance(first, dict) else None  # it names the handler
+        return await off_loop(self.box, partial(method, self, *args, **options), config)
+
+    return call
 
 
 class OncewardSaver(BaseCheckpointSaver[int]):
@@ -217,10 +232,6 @@ class OncewardSaver(BaseCheckpointSaver[int]):
 
     # -- coroutines -------------------------------------------------------------------------
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return a checkpoint; see ``get_tuple``."""
-        return await self._off(partial(self.get_tuple, config), config)
-
     async def alist(
         self,
         config: RunnableConfig | None,
@@ -231,49 +242,16 @@ class OncewardSaver(BaseCheckpointSaver[int]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Return checkpoints, the newest first; see ``list``."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while (each := await self._off(partial(next, found, None), config)) is not None:
+        while (each := await off_loop(self.box, partial(next, found, None), config)) is not None:
             yield each
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Store a checkpoint; see ``put``."""
-        return await self._off(
-            partial(self.put, config, checkpoint, metadata, new_versions), config
-        )
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """Store what a task has written; see ``put_writes``."""
-        await self._off(partial(self.put_writes, config, writes, task_id, task_path), config)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Delete a thread."""
-        await self._off(partial(self.delete_thread, thread_id))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of runs; see ``delete_for_runs``."""
-        await self._off(partial(self.delete_for_runs, run_ids))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, with all its checkpoints."""
-        await self._off(partial(self.copy_thread, source_thread_id, target_thread_id))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete the old checkpoints of threads; see ``prune``."""
-        await self._off(partial(self.prune, thread_ids, strategy=strategy))
-
-    async def _off(self, work: Callable[[], T], config: RunnableConfig | None = None) -> T:
-        return await off_loop(self.box, work, config)
+    aget_tuple = awaitable(get_tuple)
+    aput = awaitable(put)
+    aput_writes = awaitable(put_writes)
+    adelete_thread = awaitable(delete_thread)
+    adelete_for_runs = awaitable(delete_for_runs)
+    acopy_thread = awaitable(copy_thread)
+    aprune = awaitable(prune)
 
 
 def _rows(at: Here, wanted: Wanted) -> Iterator[CheckpointRow]:
