@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +176,9 @@ def _options() -> str:
         field.name: " ".join(field.note.split())
         for field in readers.fields(readers.find(options.Options))
     }
-    defaults = options.option_names()
     rows = [
-        (code(name), code(_value(default)), note)
-        for (name, default), note in zip(defaults.items(), notes.values(), strict=True)
+        (code(options.spelt(each.name)), code(_value(each.default)), notes[each.name])
+        for each in fields(options.Options)
     ]
     return table(("option", "default", "meaning"), *rows)
 

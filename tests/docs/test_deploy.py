@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.observe.series import exported
 
 from onceward import Postbox
 from onceward.ops.cli.app import build
@@ -48,12 +49,12 @@ def expressions() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("where", "expr"), [*expressions()])
 def test_expressions_use_exported_names(where: str, expr: str) -> None:
     """A metric that is renamed breaks its alert and its panel here, not at night."""
-    exported = names.exported()
+    known = exported()
     used = set(NAME.findall(expr))
 
     assert used, where
-    assert set() == used - exported.keys()
-    labels = {"le", *(label for name in used for label in exported[name])}
+    assert set() == used - known.keys()
+    labels = {"le", *(label for name in used for label in known[name])}
     grouped = {label.strip() for group in BY.findall(expr) for label in group.split(",")}
     assert set() == grouped - labels
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from tests.observe.series import exported
 
 from onceward import Agent, Context, Postbox, Reject, Retry, Run
 from onceward.ops.observe import names
@@ -256,11 +257,11 @@ def test_every_exported_name_is_listed(tmp_path: Path) -> None:
         registry.register(FileMetrics([tmp_path]))
         found = scraped(registry)
 
-    assert names.exported().keys() == found.keys()
+    assert exported().keys() == found.keys()
     assert [] == [name for name, series in found.items() if any(map(math.isnan, series.values()))]
 
 
-@pytest.mark.parametrize("name", names.exported())
+@pytest.mark.parametrize("name", exported())
 def test_names_follow_the_conventions(name: str) -> None:
     """A prefix, base units, ``_total`` for counters only."""
     counters = {each.name for each in names.COUNTERS}

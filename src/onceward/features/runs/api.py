@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Unpack
 
 from onceward.core.engine.event_emitter import EventEmitter
@@ -227,19 +227,10 @@ class SessionQueues:
 
 
 def _run(row: tuple[Any, ...]) -> RunInfo:
-    run_id, session, mode, state, event_ids, consumed, partial, result, *rest = row
-    return RunInfo(
-        run_id,
-        session,
-        mode,
-        state,
-        tuple(json.loads(event_ids)),
-        bool(consumed),
-        _plain(partial),
-        _plain(result),
-        *rest,
+    """Return a run from its row, which has JSON and a number for a flag."""
+    found = RunInfo(*row)
+    partial, result = (json.loads(text or "null") for text in (found.partial, found.result))
+    ids = tuple(json.loads(found.event_ids))  # type: ignore[arg-type]  # its text
+    return replace(
+        found, event_ids=ids, consumed=bool(found.consumed), partial=partial, result=result
     )
-
-
-def _plain(text: str | None) -> Any:
-    return None if text is None else json.loads(text)

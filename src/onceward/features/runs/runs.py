@@ -38,7 +38,7 @@ LEASE: Final = """
 UPDATE _onceward_lanes
    SET owner = :owner, token = token + 1, due_at = :until, leased_seqs = :bound,
        isolate_upto_seq = max(isolate_upto_seq, :last)
- WHERE lane_id = :lane AND token = :token AND owner IS NULL
+ WHERE lane_id = :lane AND token = :token - 1 AND owner IS NULL
 """
 BIND: Final = """
 UPDATE _onceward_inbox SET run_seq = :run, attempts = attempts + 1
@@ -103,16 +103,10 @@ UPDATE _onceward_inbox
    SET run_seq = NULL
  WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_seq = :run AND state = 'pending'
 """
-OF_SESSION: Final = """
-SELECT seq, id, session, mode, lane_id, token, owner, bound, partial
-  FROM _onceward_runs
- WHERE session = ? AND state = 'open'
-"""
-BY_ID: Final = """
-SELECT seq, id, session, mode, lane_id, token, owner, bound, partial
-  FROM _onceward_runs
- WHERE id = ? AND state = 'open'
-"""
+FIELDS: Final = "r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.partial"
+OPEN_RUNS: Final = f"SELECT {FIELDS} FROM _onceward_runs AS r WHERE r.state = 'open'"
+OF_SESSION: Final = f"{OPEN_RUNS} AND session = ?"
+BY_ID: Final = f"{OPEN_RUNS} AND id = ?"
 CANCELLED: Final = "one of its messages was cancelled"
 BOUND_TO: Final = """
 SELECT DISTINCT r.id
@@ -121,8 +115,8 @@ SELECT DISTINCT r.id
 """
 CALL_ENDS_WITHIN: Final = 10_000
 """Maximum milliseconds that the lane waits for the call; a returning call releases it at once."""
-LOST: Final = """
-SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.partial
+LOST: Final = f"""
+SELECT {FIELDS}
   FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id
  WHERE r.state = 'open' AND (l.lane_id IS NULL OR l.owner IS NULL OR l.token <> r.token)
 """
@@ -245,21 +239,7 @@ def begin(
 
     """
     lane_id, token, owner, _ = held
-    seqs = [each.seq for each in messages]
-    bound = json.dumps(seqs)
-    if not tx.run(
-        LEASE,
-        {
-            "owner": owner,
-            "until": until,
-            "bound": bound,
-            "last": max(seqs),
-            "lane": lane_id,
-            "token": token - 1,
-        },
-    ):
-        msg = f"the queue of {session!r} was leased in between"
-        raise LeaseLost(msg)
+    bound = json.dumps([each.seq for each in messages])
     named = {
         "id": run_id,
         "session": session,
@@ -268,10 +248,15 @@ def begin(
         "token": token,
         "owner": owner,
         "bound": bound,
+        "last": max(each.seq for each in messages),
+        "until": until,
+        "ids": json.dumps([each.id for each in messages]),
+        "now": tx.now,
     }
-    [(seq,)] = tx.rows(
-        OPEN, named | {"ids": json.dumps([each.id for each in messages]), "now": tx.now}
-    )
+    if not tx.run(LEASE, named):
+        msg = f"the queue of {session!r} was leased in between"
+        raise LeaseLost(msg)
+    [(seq,)] = tx.rows(OPEN, named)
     tx.run(BIND, {"run": seq, "bound": bound})
     tx.run(LINES, (seq, session))
     return OpenRun(seq, run_id, session, mode, lane_id, token, owner, bound, None)

@@ -203,11 +203,6 @@ def plain(given: Mapping[str, str]) -> dict[str, str]:
     return known
 
 
-def option_names() -> dict[str, Any]:
-    """Return the default of every option by its name in Spark."""
-    return {spelt(field.name): field.default for field in fields(Options)}
-
-
 def spelt(name: str) -> str:
     """Return an option's name as Spark users write it."""
     head, *rest = name.split("_")

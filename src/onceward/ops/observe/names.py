@@ -182,14 +182,3 @@ DURATIONS: Final = {
     ),
 }
 """Histograms of working processes."""
-
-
-def exported() -> dict[str, tuple[str, ...]]:
-    """Return the labels of every series by its name, as Prometheus stores it."""
-    files = {each.name: ("agent",) for each in (*GAUGES, *COUNTERS)}
-    parts = {
-        f"{each.name}{part}": each.labels
-        for each in DURATIONS.values()
-        for part in ("_bucket", "_count", "_sum")
-    }
-    return files | {OLDEST_BY_PEER: ("agent", "peer"), READABLE: ("agent",)} | parts

@@ -30,13 +30,9 @@ class FileFacts:
 
     agent: str
     durability: str
-    max_pending: int
     max_inbox: int
-    max_body: int
-    max_file_bytes: int | None
     paused_at: Millis | None
     opened_at: Millis
-    created_at: Millis
 
 
 @dataclass(frozen=True, slots=True)

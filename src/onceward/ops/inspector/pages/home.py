@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -41,20 +40,6 @@ SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
     "wal": lambda each: -each.wal_bytes,
 }
 """Sort keys by column; the largest value comes first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The sums over all agents."""
-
-    agents: int
-    outgoing: int
-    incoming: int
-    oldest_at: int | None
-    failing: int
-    breakers: int
-    dead: int
-    problems: int
 
 
 def trouble(each: Snapshot) -> tuple[str, ...]:
@@ -109,18 +94,19 @@ def number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS else 0
 
 
-def _totals(found: list[Snapshot]) -> Totals:
+def _totals(found: list[Snapshot]) -> dict[str, Any]:
+    """Return the sums over all agents."""
     known = [each.overview for each in found if each.overview]
-    return Totals(
-        agents=len(found),
-        outgoing=sum(each.outgoing for each in known),
-        incoming=sum(each.incoming for each in known),
-        oldest_at=min((each.oldest_at for each in known if each.oldest_at), default=None),
-        failing=sum(each.lanes.failing for each in known),
-        breakers=sum(each.breakers_open for each in known),
-        dead=sum(each.dead_letters for each in known),
-        problems=len(found) - len(known),
-    )
+    return {
+        "agents": len(found),
+        "outgoing": sum(each.outgoing for each in known),
+        "incoming": sum(each.incoming for each in known),
+        "oldest_at": min((each.oldest_at for each in known if each.oldest_at), default=None),
+        "failing": sum(each.lanes.failing for each in known),
+        "breakers": sum(each.breakers_open for each in known),
+        "dead": sum(each.dead_letters for each in known),
+        "problems": len(found) - len(known),
+    }
 
 
 def _rates(request: Request) -> tuple[str, Rates | None]:
