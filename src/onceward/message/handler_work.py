@@ -1,4 +1,4 @@
-"""Define what is stored of the work on a message: steps, output, acknowledgments."""
+"""Define what is stored of the work on a message: steps, output, what others reported."""
 
 from __future__ import annotations
 
@@ -53,3 +53,18 @@ class Acknowledgment:
     detail: str | None
     first_at: Millis
     at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of a message's state."""
+
+    seq: int
+    at: Millis
+    agent: str
+    box: str
+    id: str
+    peer: str
+    from_state: str | None
+    to_state: str
+    reason: str | None

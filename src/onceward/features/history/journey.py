@@ -6,24 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.features.history import history
+from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.file.handler_work import handled
 from onceward.message.clock import Millis
-from onceward.message.handler_work import StepInfo, StreamInfo
+from onceward.message.handler_work import StepInfo, StreamInfo, Transition
 from onceward.message.record import MessageRecord
-
-PROCESSED: Final = """
-SELECT sender, consumer, outcome, processed_at
-  FROM onceward_processed_messages
- WHERE id = ?
- ORDER BY seq
-"""
-TRANSITIONS: Final = """
-SELECT box, at, from_state, to_state, reason
-  FROM onceward_transitions
- WHERE id = ?
- ORDER BY seq
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +22,6 @@ class DedupRecord:
     consumer: str
     outcome: str
     processed_at: Millis
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A change of a message's state."""
-
-    box: str
-    at: Millis
-    from_state: str | None
-    to_state: str
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +43,14 @@ class Journey:
     def record(self) -> MessageRecord:
         """The message in its latest place: as a dead letter, else as received, else as sent."""
         return self.records[-1]
+
+
+PROCESSED: Final = f"""
+SELECT {columns(DedupRecord)} FROM onceward_processed_messages WHERE id = ? ORDER BY seq
+"""
+TRANSITIONS: Final = f"""
+SELECT {columns(Transition)} FROM onceward_transitions WHERE id = ? ORDER BY seq
+"""
 
 
 def find(db: Database, message_id: str) -> Journey | None:

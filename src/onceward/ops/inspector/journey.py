@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from onceward.message.clock import Millis
-from onceward.message.handler_work import StepInfo
+from onceward.message.handler_work import StepInfo, Transition
 from onceward.message.vocabulary import AWAITS
 from onceward.ops.views.messages import (
     FoundMessage,
     StoredMessage,
-    Transition,
 )
 
 Tone = Literal["plain", "good", "bad", "wait"]

@@ -10,7 +10,7 @@ from onceward.file.columns import columns
 from onceward.file.handler_work import handled
 from onceward.file.senders import senders
 from onceward.message.clock import Millis
-from onceward.message.handler_work import Acknowledgment, StepInfo, StreamInfo
+from onceward.message.handler_work import Acknowledgment, StepInfo, StreamInfo, Transition
 from onceward.ops.views.asking import (
     HIGHEST,
     Source,
@@ -87,21 +87,6 @@ class Processed:
     session: str
     state: str
     ended_at: Millis
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One recorded transition."""
-
-    seq: int
-    at: Millis
-    agent: str
-    box: str
-    id: str
-    peer: str
-    from_state: str | None
-    to_state: str
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
