@@ -428,3 +428,37 @@ def test_a_fast_file_that_saw_a_reboot_opens_a_new_epoch(opened: Open) -> None:
         box.close()
 
         assert kept == (before == opened(durability)._db.read("SELECT epoch FROM _onceward_peers"))
+
+
+def test_a_file_at_rest_is_maintained_once_it_has_changed_or_a_message_expires(
+    opened: Open, clock: ManualClock
+) -> None:
+    """Its rounds leave it at rest: they neither read it nor write it, except now and then."""
+    box = opened("a", testing=Controls(clock=clock))
+    keeps, rounds = box._maintenance, list[int]()
+    run = keeps.run_once
+    keeps.run_once = lambda: rounds.append(1) or run()  # type: ignore[method-assign,func-returns-value]
+
+    def round_of(*, resting: bool) -> int:
+        if resting:
+            box._db.rest()
+        rounds.clear()
+        keeps._look()
+        return len(rounds)
+
+    box.send("a", 1, ttl=3 * HOUR)
+    box.run_until_idle()
+    first, rests = round_of(resting=True), box._db.rests
+    second = round_of(resting=True)
+    in_use = [round_of(resting=False) for _ in range(2) if box._db.read("SELECT 1") or True]
+    clock.advance(2 * HOUR)
+    before = round_of(resting=True)
+    clock.advance(2 * HOUR)
+    expired = round_of(resting=True), rows(box, "inbox WHERE state = 'expired'")
+    box.send("a", 2)
+    changed = [round_of(resting=True) for _ in range(2)]
+    seldom = [round_of(resting=True) for _ in range(2 * maintenance.SKIPPED)]
+
+    assert (1, True, 0) == (first, rests, second)
+    assert ([1, 1], 0, (1, 1), [1, 0]) == (in_use, before, expired, changed)
+    assert 1 == sum(seldom)

@@ -11,6 +11,7 @@ from onceward.file import database, group_commit, readers
 
 Open = Callable[..., Postbox]
 ROOMS = {str(database.__file__), str(group_commit.__file__)}
+CHANGE = "UPDATE _onceward_file_info SET opened = opened + 1"
 COUNT = "SELECT count(*) FROM onceward_outbox"
 
 
@@ -79,7 +80,7 @@ def test_the_version_moves_with_each_commit_on_either_connection(opened: Open) -
 
     def commit(times: int) -> None:
         for _ in range(times):
-            db.persist_clock()
+            db.write(lambda tx: tx.run(CHANGE))
             seen.extend((db.version(), db.version()))
 
     commit(1)
@@ -91,6 +92,16 @@ def test_the_version_moves_with_each_commit_on_either_connection(opened: Open) -
 
     assert seen[::2] == seen[1::2]
     assert 42 == len(set(seen))
+
+
+def test_a_stored_time_is_no_news(opened: Open) -> None:
+    """Maintenance stores the file's time once a minute, which wakes no engine."""
+    db = opened()._db
+    before = db.version()
+    db.time.persist_after = 0  # a transaction stores it also when that is due
+    db.persist_clock()
+
+    assert before == db.version()
 
 
 def test_an_interrupted_read_leaves_the_turn_to_the_next_writer(opened: Open) -> None:

@@ -220,7 +220,7 @@ def test_a_file_that_its_agent_has_open_gives_nothing_back(tmp_path: Path) -> No
         Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box,
     ):
         deliver(box, [name])
-        _database(tmp_path, name).rest()
+        _database(tmp_path, name).rest_after_parcel()
 
         assert _schema_bytes(tmp_path, name) > 0
 

@@ -285,7 +285,7 @@ class TransportRouter:
             home.close()
             db.close()
 
-        return Opened(accept, close, db.rest)
+        return Opened(accept, close, db.rest_after_parcel)
 
     def close(self, seconds: float) -> None:
         """

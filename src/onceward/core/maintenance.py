@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from onceward.core.accept import receipts
 from onceward.core.engine.engine_loop import EngineLoop
+from onceward.core.engine.threads import engine_threads
 from onceward.core.handle import inbox, lanes
 from onceward.core.send.sent import note_pruned
 from onceward.errors import SchemaTooNew
@@ -32,6 +33,8 @@ Prune = Callable[..., int]
 """Deletes up to *limit* rows that ended before *before*; returns how many."""
 Walk = Callable[..., tuple[int, int]]
 """Prunes one slice after a sequence; returns where to continue, and the number of rows."""
+Step = Callable[[StoreTransaction, int], tuple[int, int]]
+"""Ends or prunes one slice; takes and returns as ``Walk``: -1 says that no more is to be done."""
 # Oldest first by sequence: a row ends after its creation, so a slice of young rows ends the scan,
 # which would otherwise read a large file completely.
 OUTBOX: Final = """
@@ -158,6 +161,8 @@ DELETE FROM _onceward_transitions WHERE seq = ? AND id = ? AND to_state = ? AND 
 RETURNING at
 """,
 }
+SKIPPED: Final = 9
+"""Maximum rounds that a file at rest skips: each would parse its schema again."""
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 # Messages under a lane's or a group's lease, or of a run, are not dropped.
 EPHEMERAL: Final = """
@@ -182,15 +187,30 @@ NOT_TAKEN: Final = reason_text("ephemeral", "not taken before a restart")
 class Upkeep(NamedTuple):
     """A feature's work in each round of maintenance."""
 
-    expire: Callable[[StoreTransaction, int], int] | None = None
-    """Ends up to that many expired messages; returns how many."""
+    expire: Callable[..., int] | None = None
+    """Ends up to *limit* expired messages; returns how many."""
     prune: Prune | None = None
     keep: Callable[[Database], None] | None = None
     """Brings indexes up to date."""
 
 
+class _Left(NamedTuple):
+    """The state of the file after a round."""
+
+    version: int = -1
+    expires_at: Millis | None = None
+    """When the next message expires."""
+    skipped: int = 0
+    """Number of rounds since then that were skipped."""
+
+
 class Maintenance:
-    """Maintains one file at intervals, in slices between which writers get their turn."""
+    """
+    Maintains one file at intervals, in slices between which writers get their turn.
+
+    A file that rests is left alone in up to ``SKIPPED`` rounds: until it changes or a message
+    expires, only old rows could be pruned, and those may stay a few minutes longer.
+    """
 
     def __init__(
         self,
@@ -204,6 +224,7 @@ class Maintenance:
         self._expires = [each.expire for each in upkeep if each.expire is not None]
         self._prunes = [each.prune for each in upkeep if each.prune is not None]
         self._indexes = [each.keep for each in upkeep if each.keep is not None]
+        self._left = _Left()
         self._loop = EngineLoop(db, "maintenance", self._look, pause=settings.maintenance_interval)
 
     def start(self) -> None:
@@ -215,8 +236,22 @@ class Maintenance:
         self._loop.stop(timeout)
 
     def _look(self) -> float:
+        rests, left = self._db.rests, self._left
+        if rests and left.skipped < SKIPPED and self._is_unchanged(left):
+            self._left = left._replace(skipped=left.skipped + 1)
+            self._run_extra_tasks()
+            return self._settings.maintenance_interval
         self.run_once()
+        expires_at = inbox.next_expiry(self._db.read)
+        if rests:
+            engine_threads().rests.rest_again(self._db)
+        self._left = _Left(self._db.version_if_open(), expires_at)
         return self._settings.maintenance_interval
+
+    def _is_unchanged(self, left: _Left) -> bool:
+        """Return whether nothing has come into the file or expired there since the last round."""
+        due = left.expires_at is not None and left.expires_at <= self._db.now()
+        return not due and left.version == self._db.version_if_open()
 
     def run_once(self) -> int:
         """Do one round; return how many rows were pruned."""
@@ -225,22 +260,24 @@ class Maintenance:
         limit = self._settings.retention_slice
         self._expire(limit)
         walks = (partial(slice_of, box="outbox"), partial(slice_of, box="inbox"), prune_marks)
-        pruned = sum(self._walk(walk, before) for walk in walks)
-        for prune in (prune_misc, *self._prunes):
-            pruned += self._write_slices(
-                lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
-            )
-        self._write_slices(partial(lanes.forget_empty, limit=limit))
-        self._db.write(lambda tx: receipts.prune(tx, before=before))
+        prunes = [partial(each, before=before, limit=limit) for each in (prune_misc, *self._prunes)]
+        pruned = self._write_slices(
+            [*(_walking(each, before, limit) for each in walks), *map(_repeated, prunes)]
+        )
+        forgets = (partial(lanes.forget_empty, limit=limit), partial(receipts.prune, before=before))
+        self._write_slices([_repeated(each) for each in forgets])
         if pruned:
             self._db.write(lambda tx: tx.rows(VACUUM))
         for index in self._indexes:
             index(self._db)
         self._db.persist_clock()
         self._checkpoint()
-        for task in self._extra_tasks:  # last: the directory that these tasks read may be broken
-            self._until_done(partial(task, limit))
+        self._run_extra_tasks()  # last: the directory that these tasks read may be broken
         return pruned
+
+    def _run_extra_tasks(self) -> None:
+        for task in self._extra_tasks:
+            self._until_done(partial(task, self._settings.retention_slice))
 
     def _refuse_upgraded(self) -> None:
         """Close a file that a newer version has upgraded; every later write raises SchemaTooNew."""
@@ -254,21 +291,16 @@ class Maintenance:
         """End expired messages; nothing expires while the file or the environment is paused."""
         if disabled_by_environment() or identity.is_paused(self._db.read):
             return
-        for expire in (*self._expires, inbox.expire):
-            self._write_slices(lambda tx, expire=expire: expire(tx, limit))  # type: ignore[misc]
+        expires = (partial(each, limit=limit) for each in (*self._expires, inbox.expire))
+        self._write_slices([_repeated(each) for each in expires])
 
-    def _walk(self, prune: Walk, before: int) -> int:
-        """Prune slice after slice, each in a commit, until one has no old row; return how many."""
-        after, pruned, limit = 0, 0, self._settings.retention_slice
-        while after >= 0 and not self._loop.stopping.is_set():
-            work = partial(prune, after=after, before=before, limit=limit)
-            after, count = self._db.write(work)
-            pruned += count
-        return pruned
-
-    def _write_slices(self, work: Callable[[StoreTransaction], int]) -> int:
-        """Commit *work* repeatedly until it changes nothing; return the number of rows."""
-        return self._until_done(lambda: self._db.write(work))
+    def _write_slices(self, steps: Sequence[Step]) -> int:
+        """Do all steps to their ends, each slice that changes rows in a commit; return how many."""
+        at, after, total = 0, 0, 0
+        while at < len(steps) and not self._loop.stopping.is_set():
+            at, after, count = self._db.write(partial(_until_changed, steps, at, after))
+            total += count
+        return total
 
     def _until_done(self, work: Callable[[], int]) -> int:
         total = 0
@@ -280,6 +312,38 @@ class Maintenance:
         """Truncate a WAL above its limit; below it SQLite's automatic checkpoints do the work."""
         self._db.checkpoint(truncate=self._db.wal_bytes() > self._settings.wal_limit)
         self._db.close_idle()
+
+
+def _walking(walk: Walk, before: Millis, limit: int) -> Step:
+    return lambda tx, after: walk(tx, after=after, before=before, limit=limit)
+
+
+def _repeated(work: Callable[[StoreTransaction], int]) -> Step:
+    """Return the step that repeats *work* until it changes nothing."""
+
+    def step(tx: StoreTransaction, _after: int) -> tuple[int, int]:
+        count = work(tx)
+        return (0 if count else -1), count
+
+    return step
+
+
+def _until_changed(
+    steps: Sequence[Step], at: int, after: int, tx: StoreTransaction
+) -> tuple[int, int, int]:
+    """
+    Do slices, those of step *at* first, until one has changed rows or its step has more to read.
+
+    Return the step and the sequence to continue from, and the number of rows. In a file where
+    nothing is due, all steps share one transaction.
+    """
+    count, more = 0, False
+    while at < len(steps) and not (count or more):
+        after, count = steps[at](tx, after)
+        more = after > 0
+        if after < 0:
+            at, after = at + 1, 0
+    return at, after, count
 
 
 class OwnerSession:

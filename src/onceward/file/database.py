@@ -47,7 +47,7 @@ from onceward.file.connection import (
 )
 from onceward.file.group_commit import INTERRUPTS, ReplacedFileDetector, Writer, WriteRequest
 from onceward.file.notify import Direction, Notifier
-from onceward.file.transaction import OwnReceiver, Row, StoreTransaction, row_class
+from onceward.file.transaction import Handle, OwnReceiver, Row, StoreTransaction, row_class
 from onceward.file.waiter import Waiter
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock
 from onceward.message.log import log
@@ -63,10 +63,21 @@ LONGEST_PAUSE: Final = 1.0
 SMALL_CACHE: Final = "PRAGMA cache_size = -512"
 """Page cache in KiB of a file that only accepts parcels: a thousand such files may be open."""
 FORGET_SCHEMA: Final = "PRAGMA writable_schema = RESET"
-"""Frees the parsed schema, 290 KB; the next statement reads it again in about 1 ms."""
+"""
+Frees the parsed schema, 290 KB; the next statement reads it again in about 1 ms.
+
+It takes effect when it is prepared, so it must not come from the cache of statements.
+"""
+FORGET_STATEMENT: Final = "SELECT 1"
+"""
+Evicts one prepared statement: the cache is a ring, and each execution takes its next place.
+
+apsw cannot empty the cache.
+"""
+QUIET: Final = 2
+"""Number of looks without a use after which a file rests."""
 FEW_STATEMENTS: Final = 24
 """Prepared statements to keep of a file that only accepts parcels: a parcel needs up to 20."""
-SHORT_STATEMENT: Final = "SELECT 1"
 LAST_WRITE: Final = 5.0
 """Seconds that closing waits for a transaction of another thread before it rolls it back."""
 SMALL_WAL: Final = 8 << 20
@@ -120,6 +131,10 @@ class Database:
         self._pid, self.users = os.getpid(), 0
         self.closing = False
         """Whether its last user has closed it: another opening waits until the file is closed."""
+        self.quiet = 0
+        """Number of looks since the last use; see ``rest_if_quiet``."""
+        self._ticks = 0
+        """Rows in which the writer's connection stored the time."""
         self._openings, self._migrated = 0, False
         self._only_takes_parcels = only_takes_parcels
         self._foreign_keys = False
@@ -281,14 +296,52 @@ class Database:
             with self.writer.exclusive():
                 self.reopen()
 
-    def rest(self) -> None:
-        """Free the memory of a file that only accepts parcels; the next parcel takes longer."""
+    @property
+    def rests(self) -> bool:
+        """Whether the file has had no use since it rested."""
+        return self.quiet >= QUIET
+
+    def rest_if_quiet(self) -> bool:
+        """Rest once after ``QUIET`` calls without a use of the file in between; return whether."""
+        self.quiet += 1
+        if self.quiet == QUIET:
+            self.rest()
+            return self.rests
+        return False
+
+    def rest_after_parcel(self) -> None:
+        """Rest if the file only accepts parcels; in any other use it may be needed soon."""
         if self._only_takes_parcels:
-            with self.writer.exclusive() as handle:
-                for _ in range(FEW_STATEMENTS):  # the cache is a ring: it then holds no other
-                    handle.execute(SHORT_STATEMENT)
-                handle.execute(FORGET_SCHEMA, can_cache=False)  # it runs as it is prepared
-                handle.release_memory()
+            self.rest()
+
+    def rest(self) -> None:
+        """
+        Free the memory that the next use fills again in about 2 ms; close second connections.
+
+        A file that is in use at the moment is left alone, and counts as used.
+        """
+        self.quiet = 0
+        with self.writer.exclusive_if_free() as handle, suppress(apsw.Error):
+            if handle is None or handle.in_transaction or self._reading.locked():
+                return
+            self._close_reader(handle)
+            for _ in range(self._statements):
+                handle.execute(FORGET_STATEMENT)
+            handle.execute(FORGET_SCHEMA, can_cache=False)
+            handle.release_memory()
+            self.readers.close_idle(0.0)
+            self.quiet = QUIET
+
+    def _close_reader(self, handle: Handle) -> None:
+        """Close the second connection; the version that it counted is that of *handle* now."""
+        with self._reading:
+            reader = self._reader
+            if reader is not None:
+                # in this order: a commit in between is noticed as a change
+                now, before = self._version_by(handle), self._version_by(reader)
+                self._reader = None
+                close(reader)
+                self.notifier.renumber(before, now)
 
     def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
         """Apply the explicit settings of another opening; one that only delivers has none."""
@@ -346,7 +399,7 @@ class Database:
         self.writer.handle = con
         self.guard = ReplacedFileDetector(self.path)
         self._openings += 1
-        self._reopening = _Reopening()
+        self._ticks, self._reopening = 0, _Reopening()
         if self._openings > 1:  # commits made in between notified no listener
             self.notifier.notify_local()
         return con
@@ -438,7 +491,7 @@ class Database:
     def writing_connection(self, deadline: float) -> apsw.Connection:
         """Return the writing connection with its deadline set; reopen it if it was dropped."""
         con = self._con or self._open()
-        self.busy_handler.deadline = deadline
+        self.busy_handler.deadline, self.quiet = deadline, 0
         return con
 
     def now(self) -> Millis:
@@ -447,7 +500,7 @@ class Database:
 
     def on_begin(self, tx: StoreTransaction) -> None:
         """Store the file's time in a transaction that has just begun."""
-        identity.persist_progress(tx, self.time)
+        self._ticks += identity.persist_progress(tx, self.time)
 
     def recover(self) -> None:
         """
@@ -528,6 +581,7 @@ class Database:
             queue.check()
         if self._con is None:
             self._recover_to_read()
+        self.quiet = 0
         try:
             return self._by_any(apsw.Connection.execute, sql, bindings)
         except Exception as error:
@@ -655,15 +709,23 @@ class Database:
         if self._con is None:
             self._recover_to_read()
         try:
-            [number] = self._by_any(self._count_commits)
+            [number] = self._by_any(self._versions_by)
         except Exception as error:
             raise translate_own_error(error, self.path) from error
-        return (self._openings << 40) + number
+        return number
 
-    def _count_commits(self, con: apsw.Connection) -> list[int]:
-        """Count other connections' commits and this one's rows, differently per connection."""
+    def _versions_by(self, con: apsw.Connection) -> list[int]:
+        return [self._version_by(con)]
+
+    def _version_by(self, con: Handle) -> int:
+        """
+        Count other connections' commits and this one's rows, differently per connection.
+
+        A time that this connection stored is no news.
+        """
         found: list[tuple[Any, ...]] = con.execute(DATA_VERSION).fetchall()
-        return [2 * (found[0][0] + con.total_changes()) + (con is self._con)]
+        own = con.total_changes() - self._ticks if con is self._con else 0
+        return (self._openings << 40) + 2 * (int(found[0][0]) + own) + (con is self._con)
 
     def version_if_open(self) -> int:
         """Return ``version()`` without opening the file; -1 while an error keeps it closed."""
@@ -675,7 +737,10 @@ class Database:
 
     def persist_clock(self) -> None:
         """Store the file's time, so that it never runs backwards across restarts."""
-        self.write(identity.persist_clock)
+        self.write(self._persist_clock)
+
+    def _persist_clock(self, tx: StoreTransaction) -> None:
+        self._ticks += identity.persist_clock(tx)
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks."""

@@ -706,6 +706,15 @@ class Writer:
         finally:
             self.queue.leave(request)
 
+    @contextmanager
+    def exclusive_if_free(self) -> Iterator[Handle | None]:
+        """Lend the connection as ``exclusive``; None if it is not open, or a thread writes."""
+        request: WriteRequest[Any] = WriteRequest(None)
+        try:
+            yield self.handle if self.queue.enter_if_free(request) else None
+        finally:
+            self.queue.leave(request)
+
     def detach(self) -> None:
         """Prevent threads from joining the open transaction until one attaches to it."""
         self._owner = 0
@@ -718,7 +727,7 @@ class Writer:
 
     def _begin(self, deadline: float, *, synced: bool = True) -> StoreTransaction:
         store, handle = self._store, self.handle
-        store.busy_handler.deadline = deadline
+        store.busy_handler.deadline, store.quiet = deadline, 0
         if handle is None:
             handle = store.writing_connection(deadline)
         # an interrupt came between this call and the end of the last transaction

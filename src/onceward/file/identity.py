@@ -148,26 +148,28 @@ def is_paused(read: Rows) -> bool:
     return bool(read(PAUSED, None)[0][0])
 
 
-def persist_clock(tx: StoreTransaction) -> None:
+def persist_clock(tx: StoreTransaction) -> int:
     """
-    Store the file's time.
+    Store the file's time; return how many rows were changed.
 
     It changes the row even if the file has already seen a later time.
     """
-    tx.run(TICK, (tx.now,))
+    changed = tx.run(TICK, (tx.now,))
     [(mark,)] = tx.rows(MARK)
     tx.rows(f"{MARK} = {mark}")
+    return changed
 
 
-def persist_progress(tx: StoreTransaction, time: MonotonicFileClock) -> None:
+def persist_progress(tx: StoreTransaction, time: MonotonicFileClock) -> int:
     """
-    Store a time that is much later than the file's stored one.
+    Store a time that is much later than the file's stored one; return how many rows were changed.
 
     A clock may be set back and its process die: for the next process, times that were written while
     the clock was ahead (leases, backoffs) must not be a day away.
     """
-    tx.run(TICK, (tx.now,))
+    changed = tx.run(TICK, (tx.now,))
     tx.on_durable = partial(time.mark_persisted, tx.now)
+    return changed
 
 
 def explicit_limits(settings: Settings) -> tuple[int | None, ...]:

@@ -176,6 +176,12 @@ class Notifier:
                 self._looked_at = now
             return due
 
+    def begin(self, version: Callable[[], int]) -> None:
+        """Note the file's version if none is known, for a listener that has read nothing yet."""
+        if self._version is None:
+            with suppress(Exception):  # users of the file get its error
+                self._version = version()
+
     def look(self, version: Callable[[], int]) -> None:
         """
         Notify this process's listeners if the file has changed since the last look.
@@ -188,6 +194,11 @@ class Notifier:
             known, self._version = self._version, number
             if known != number:
                 self.notify_local()
+
+    def renumber(self, before: int, now: int) -> None:
+        """Give a version that was seen another number: another connection counts it from now on."""
+        if self._version == before:
+            self._version = now
 
     def close(self) -> None:
         """Notify all listeners a last time, and remove this process's sockets and links."""

@@ -114,10 +114,10 @@ class ReaderPool:
                 if reader.con is not None:
                     reader.con.interrupt()
 
-    def close_idle(self) -> None:
-        """Close the connections that were not used for a while."""
+    def close_idle(self, seconds: float = IDLE) -> None:
+        """Close the connections that were not used for so many seconds."""
         with self._changed:
-            idle = [each for each in self._free if self._clock() - each.used_at >= IDLE]
+            idle = [each for each in self._free if self._clock() - each.used_at >= seconds]
             self._free = [each for each in self._free if each not in idle]
         for reader in idle:
             close(reader.con)

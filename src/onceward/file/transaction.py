@@ -64,6 +64,10 @@ class Handle(Protocol):
         """Return how many rows the last statement changed."""
         ...
 
+    def total_changes(self) -> int:
+        """Return how many rows all statements changed."""
+        ...
+
     def release_memory(self) -> None:
         """Free the memory of unused pages."""
         ...
@@ -85,6 +89,8 @@ class Store(Protocol):
     """The file's time, which never runs backwards."""
     busy_handler: BusyHandler
     """SQLite asks it how long to wait for other processes; the writer sets its deadline."""
+    quiet: int
+    """Number of looks at whether the file is in use since its last use."""
     durability: Durability
     """Whether its commits survive a power cut."""
     guard: FileGuard

@@ -139,6 +139,7 @@ class EngineLoop(EngineTask):
 
     def _listen(self, direction: Direction, poll: float) -> Callable[[], None]:
         notifier, threads, team = self._db.notifier, self._threads, self._team
+        notifier.begin(self._db.version_if_open)
         threads.watch(notifier, direction, self._db.version_if_open, poll)
         if team is None:
             end = notifier.listen(direction, partial(threads.notify, self))

@@ -28,6 +28,7 @@ from threading import Event, Lock, Thread, current_thread, get_ident
 from typing import Final, Literal, cast
 
 from onceward.errors import OutOfDescriptors
+from onceward.file import resting
 from onceward.file.notify import Direction, Notifier
 from onceward.file.process_socket import ProcessSocket
 from onceward.file.waiter import ONE, wakeup_descriptors
@@ -109,6 +110,9 @@ class EngineThreads:
         self._timers: list[tuple[float, int, EngineTask]] = []
         self._number = count()
         self._files: dict[Notifier, _File] = {}
+        self._rest = EngineTask("onceward-rest", self._let_rest)
+        self.rests = resting.Rests(resting.trim)
+        """Frees the memory of files that are not in use."""
         self._selector = selectors.DefaultSelector()
         self._wakeup = _wakeup()
         self._selector.register(self._wakeup[0], selectors.EVENT_READ)
@@ -229,6 +233,7 @@ class EngineThreads:
         self, notifier: Notifier, side: Direction, version: Callable[[], int], poll: float
     ) -> None:
         """Listen for other processes' commits to a file; one ``unwatch`` undoes each call."""
+        self.plan(self._rest, resting.PERIOD)
         with self._lock:
             file = self._files.get(notifier)
             if file is None:
@@ -252,6 +257,10 @@ class EngineThreads:
             file.users -= 1
             if not file.users:
                 del self._files[notifier]
+
+    def _let_rest(self) -> float:
+        self.rests.rest_quiet_files()
+        return resting.PERIOD
 
     # -- threads ----------------------------------------------------------------------------
 

@@ -164,6 +164,9 @@ SELECT b.seq FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = 
    AND (l.owner IS NULL OR l.sender IS NULL) AND instr(b.frame, '"callersession"') = 0
  ORDER BY b.expires_at LIMIT :limit
 """
+NEXT_EXPIRY: Final = (
+    "SELECT min(expires_at) FROM _onceward_inbox WHERE expires_at IS NOT NULL AND state = 'pending'"
+)
 OF_SEQS: Final = (
     "SELECT sender, id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?))"
 )
@@ -646,6 +649,12 @@ def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
     seqs = [seq for (seq,) in tx.rows(EXPIRED, {"now": tx.now, "limit": limit, "session": session})]
     end_unclaimed(tx, seqs, "expired")
     return len(seqs)
+
+
+def next_expiry(read: Rows) -> Millis | None:
+    """Return when the next waiting message expires, those in mailboxes included."""
+    [(at,)] = read(NEXT_EXPIRY, None)
+    return None if at is None else int(at)
 
 
 def end_unclaimed(
