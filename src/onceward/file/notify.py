@@ -64,6 +64,8 @@ class Notifier:
         self._closed = False
         self._poll_at, self._looked_at = 0.0, -math.inf
         self._version: int | None = None
+        self.arrivals = 0
+        """Number of commits of this process that stored messages in the inbox."""
         self.remote_out = 0
         """Number of notices from other processes of new work for the dispatcher."""
         self.on_remote_out: Callable[[], None] = lambda: None
@@ -76,6 +78,13 @@ class Notifier:
             tell()
         if side == "in" or not local:
             self.notify_others(side)
+
+    def notify_arrival(self) -> None:
+        """Notify readers and workers of a commit that stored messages in the inbox."""
+        self.arrivals += 1
+        for tell in self._listeners["in"]:
+            tell()
+        self.notify_others("in")
 
     def notify_others(self, side: Direction) -> None:
         """Notify the listeners of *side* in all other processes; never blocks, never raises."""

@@ -304,6 +304,7 @@ class Receiver:
         self._inspect, self._network, self._handled = inspect, network, handled
         self._emitter = EventEmitter(self._hooks, db.agent)
         self._notify_in = partial(db.notifier.notify, "in")
+        self._notify_arrival = db.notifier.notify_arrival
         self._notify_out = partial(db.notifier.notify, "out")
         self._settings, self._features = settings, features
         self._hears = tuple(each.awaited for each in features if each.awaited is not None)
@@ -366,7 +367,9 @@ class Receiver:
             self._emit(tx, parcel.sender, result)
             self._tell_rejected(tx, parcel, result)
         moved = result.moved
-        if result.received or moved.ended:
+        if result.received:
+            tx.wakeups[self._notify_arrival] = None
+        elif moved.ended:
             tx.wakeups[self._notify_in] = None
         if result.answered or result.duplicates:
             tx.wakeups[self._notify_out] = None

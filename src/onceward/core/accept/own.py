@@ -40,6 +40,7 @@ class OwnMessages:
         self.agent, self._db, self._receiver = db.agent, db, receiver
         self._settings, self._emitter = settings, EventEmitter(hooks, db.agent)
         self._notify_in = partial(db.notifier.notify, "in")
+        self._notify_arrival = db.notifier.notify_arrival
 
     def store(self, tx: StoreTransaction, message: OutgoingMessage) -> bool:
         """
@@ -58,7 +59,7 @@ class OwnMessages:
             return False
         self._receiver.store_own(tx, message, lane_id)
         self._tell(tx, Moved((message.id,)))
-        tx.wakeups[self._notify_in] = None
+        tx.wakeups[self._notify_arrival] = None
         return True
 
     def _is_plain(self, message: OutgoingMessage, now: Millis) -> bool:
@@ -97,7 +98,7 @@ class OwnMessages:
         self._tell(tx, outbox.take_own(tx, self.agent, rows, ends))
         if len(rows) == limit:
             tx.wake(self._db.writer.wake_dispatchers)
-        tx.wakeups[self._notify_in] = None
+        tx.wakeups[self._notify_arrival] = None
         return True
 
     def settle(self, tx: StoreTransaction, receipts: Sequence[Receipt]) -> None:

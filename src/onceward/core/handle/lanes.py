@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic_core import to_json
 
 from onceward.errors import LeaseLost
+from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
@@ -71,6 +72,7 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank,
        EXISTS (SELECT 1 FROM _onceward_lanes WHERE due_at <= :now)
   FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
+   AND (SELECT paused_at FROM _onceward_file_info) IS NULL
  ORDER BY rank, head_seq
  LIMIT :limit
 """
@@ -253,11 +255,13 @@ def wake_due(tx: StoreTransaction) -> None:
 
 
 def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
-    """Free the due lanes, as ``wake_due`` does; then return the result of ``ready``."""
+    """Free due lanes as ``wake_due`` does; return what ``ready`` does, nothing if paused."""
     if session is None:
         rows = tx.rows(CLAIMABLE, {"now": tx.now, "limit": limit})
         if rows and not rows[0][-1]:
             return list(map(LANE, rows))
+    if identity.is_paused(tx.rows):
+        return []
     wake_due(tx)
     return ready(tx.rows, limit, session)
 

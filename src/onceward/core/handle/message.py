@@ -614,15 +614,15 @@ class InboxLeases(LaneLeases):
     def __init__(self, deps: RuntimeDeps) -> None:
         super().__init__(deps, deps.policy)
         self._lease_for = round(1000 * deps.settings.lease)
+        self._arrivals = 0
+        """Those of this process that were known at the last look."""
 
     def claim(self, wanted: Any, search: str | OneMessage | None) -> Sequence[LeasedMessage]:
         """Lease the next message of the types that *wanted* names, or the one of an id."""
         if isinstance(search, OneMessage):
             return self._claim_one(search.id)
-        paused_at, ready, due_at = lanes.agenda(self._db.read)
-        due = ready or (due_at is not None and due_at <= self._db.now())
         types = type_names(wanted)
-        if disabled_by_environment() or paused_at is not None or not due:
+        if disabled_by_environment() or not (self._has_arrival() or self._is_due()):
             return ()
         request = ClaimRequest(messages=1, lanes=-1 if types else 8, session=search, types=types)
         with self._db.outside_handler():
@@ -634,6 +634,17 @@ class InboxLeases(LaneLeases):
                 synced=False,
             )
         return claimed[0] if claimed else ()
+
+    def _has_arrival(self) -> bool:
+        """Return whether this process has stored messages since the last call."""
+        before, self._arrivals = self._arrivals, self._db.notifier.arrivals
+        return before != self._arrivals
+
+    def _is_due(self) -> bool:
+        """Return whether a lane may be claimed now."""
+        paused_at, ready, due_at = lanes.agenda(self._db.read)
+        due = ready or (due_at is not None and due_at <= self._db.now())
+        return paused_at is None and bool(due)
 
     def _claim_one(self, message_id: str) -> Sequence[LeasedMessage]:
         """Lease a waiting message, even after others of its lane."""
