@@ -19,6 +19,10 @@ LAST = "SELECT * FROM _onceward_{} ORDER BY seq DESC LIMIT 1"
 OWN_FIELDS = {"seq", "id", "frame", "digest"}
 MOMENTS = {"created_at", "sent_at", "received_at"}
 STATES = "SELECT state FROM onceward_outbox ORDER BY seq"
+HEADS = """
+SELECT head_seq, (SELECT min(seq) FROM _onceward_inbox WHERE state = 'pending')
+  FROM _onceward_lanes
+"""
 HALVES = "SELECT (SELECT count(*) FROM _onceward_outbox), (SELECT count(*) FROM _onceward_inbox)"
 IN_FLIGHT = """
 INSERT INTO _onceward_peers (name, epoch, in_flight_seqs, owner, lease_at)
@@ -123,6 +127,16 @@ def test_an_acknowledgement_counts_once(shop: Postbox) -> None:
     stats = shop.file.stats()
 
     assert (1, 2, 2, 0) == (len(changed), stats["processed"], stats["acked"], stats["sent"])
+
+
+def test_its_lane_begins_with_it(tmp_path: Path) -> None:
+    """Triggers that write other rows with it do not change what its lane hands out next."""
+    with Postbox(tmp_path / "audit.db", agent="audit", transitions=True) as box:
+        for body in range(3):
+            box.send("audit", body)
+        heads = box.query(HEADS)
+
+        assert ([(1, 1)], [0, 1, 2]) == (heads, received(box))
 
 
 @pytest.mark.parametrize(

@@ -394,12 +394,6 @@ class Receiver:
             self._emit(tx, agent, result)
         return result.answered
 
-    def store_own(self, tx: StoreTransaction, message: OutgoingMessage, lane_id: int) -> None:
-        """Store a new message of the agent to itself that no feature takes."""
-        store_own(tx, message, lane_id)
-        if self._hooks._hooks:
-            self._emit(tx, message.recipient, AcceptResult(received=[message.id]))
-
     def _keep(self, parsed: Sequence[ParsedFrame]) -> None:
         """Keep frames in memory for the workers of this process."""
         keep_until_handled(
@@ -732,7 +726,7 @@ def store_own(tx: StoreTransaction, message: OutgoingMessage, lane_id: int) -> N
             of.correlation_id, of.causation_id, message.frame, message.digest, tx.now, of.channel,
         ),
     )  # fmt: skip
-    lanes.set_heads(tx, [lane_id])
+    lanes.set_head(tx, lane_id)
 
 
 OpenLane = tuple[int, int]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from onceward.core.accept.accept import Receiver
+from onceward.core.accept.accept import Receiver, store_own
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.send import outbox
 from onceward.core.send.compose import OutgoingMessage
@@ -21,6 +21,7 @@ from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
+from onceward.message.events import Received
 from onceward.message.parcel import Receipt
 from onceward.message.settings import Settings
 
@@ -57,8 +58,11 @@ class OwnMessages:
             outbox.add_sent(tx, message)
         except ConstraintError:  # known or refused: storing it the other way raises the reason
             return False
-        self._receiver.store_own(tx, message, lane_id)
-        self._tell(tx, Moved((message.id,)))
+        store_own(tx, message, lane_id)
+        if self._emitter.listening:
+            received = Received(agent=self.agent, at=tx.now, message_id=message.id, peer=self.agent)
+            self._emitter.emit(tx, received)
+            self._emitter.moved(tx, self.agent, Moved((message.id,)))
         tx.wakeups[self._notify_arrival] = None
         return True
 

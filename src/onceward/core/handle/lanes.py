@@ -49,6 +49,9 @@ UPDATE _onceward_lanes
                     WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?)) AND head_seq IS NULL
 """
+HEAD: Final = """
+UPDATE _onceward_lanes SET head_seq = last_insert_rowid() WHERE lane_id = ? AND head_seq IS NULL
+"""
 DUE: Final = """
 SELECT lane_id, leased_seqs, isolate_upto_seq FROM _onceward_lanes WHERE due_at <= ?
 """
@@ -215,6 +218,11 @@ def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
     """Set the head of lanes that were empty."""
     heads, bound = listed(lane_ids, HEADS)
     tx.run(heads, (bound,))
+
+
+def set_head(tx: StoreTransaction, lane_id: int) -> None:
+    """Make the message that was just inserted the head of its lane, if the lane was empty."""
+    tx.run(HEAD, (lane_id,))
 
 
 def agenda(read: Rows) -> Agenda:
