@@ -239,7 +239,8 @@ def begin(
 
     """
     lane_id, token, owner, _ = held
-    bound = json.dumps([each.seq for each in messages])
+    seqs = [each.seq for each in messages]
+    bound = json.dumps(seqs)
     named = {
         "id": run_id,
         "session": session,
@@ -248,7 +249,7 @@ def begin(
         "token": token,
         "owner": owner,
         "bound": bound,
-        "last": max(each.seq for each in messages),
+        "last": max(seqs),
         "until": until,
         "ids": json.dumps([each.id for each in messages]),
         "now": tx.now,
