@@ -1,12 +1,12 @@
 """``/metrics``: what a scraper gets, and what a stranger does not."""
 
-import asyncio
 import http.client
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.testclient import TestClient
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument
@@ -153,16 +153,9 @@ def test_probes_tell_the_state_and_nothing_else(shop: Postbox) -> None:
 )
 def test_the_app_can_be_mounted(shop: Postbox, verb: str, status: int, has_text: int) -> None:
     """An ASGI app answers reads with the same text."""
-    registry, told = new_registry(), list[Any]()
+    registry = new_registry()
     registry.register(FileMetrics([shop.file.path]))
 
-    async def receive() -> Any:
-        return {"type": "http.request"}
+    answer = TestClient(asgi_app(registry)).request(verb, "/metrics")
 
-    async def send(message: Any) -> None:
-        told.append(message)
-
-    scope = {"type": "http", "method": verb, "path": "/metrics", "headers": []}
-    asyncio.run(asgi_app(registry)(scope, receive, send))
-
-    assert (status, bool(has_text)) == (told[0]["status"], b"onceward_paused" in told[1]["body"])
+    assert (status, bool(has_text)) == (answer.status_code, "onceward_paused" in answer.text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onceward.errors import InvalidArgument, OncewardError, StoreUnusable
 from onceward.hooks import AuditLog
@@ -49,6 +48,8 @@ from onceward.ops.inspector.site import (
 )
 from onceward.ops.inspector.targets import Targets
 from onceward.ops.observe.snapshots import FileSnapshot
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def app(
@@ -115,9 +116,9 @@ def _trace_url(given: str | None) -> str | None:
     return given
 
 
-def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
+def _routes(metrics: Endpoint | None) -> list[BaseRoute]:
     one = "/agents/{key}"
-    more = [] if metrics is None else [Route("/metrics", _Answers(metrics))]
+    more = [] if metrics is None else [Route("/metrics", metrics)]
     return [
         *more,
         Route("/", home.home),
@@ -152,9 +153,10 @@ def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
     ]
 
 
-def _metrics(site: Site) -> ASGIApp:
-    """Return the app at /metrics, which uses the snapshots of the pages and opens no file."""
-    from onceward.metrics import FileMetrics, asgi_app, new_registry  # noqa: PLC0415 - an extra
+def _metrics(site: Site) -> Endpoint:
+    """Return the endpoint of /metrics, which uses the snapshots of the pages and opens no file."""
+    from onceward.metrics import FileMetrics, new_registry  # noqa: PLC0415 - an extra
+    from onceward.ops.observe.exposition import endpoint  # noqa: PLC0415 - an extra
 
     def taken() -> list[FileSnapshot]:
         known = site.refresher.snapshots
@@ -162,18 +164,7 @@ def _metrics(site: Site) -> ASGIApp:
 
     registry = new_registry()
     registry.register(FileMetrics((), taken=taken, clock=site.refresher.clock))
-    return asgi_app(registry)
-
-
-class _Answers:
-    """An ASGI application as an object; a route would call a function with a request."""
-
-    def __init__(self, made: ASGIApp) -> None:
-        self._made = made
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
-        await self._made(scope, receive, send)
+    return endpoint(registry)
 
 
 @asynccontextmanager

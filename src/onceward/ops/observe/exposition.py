@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument, OncewardError
@@ -18,11 +22,6 @@ from onceward.serving import Guard, ServerThread, bound, configured
 PATH: Final = "/metrics"
 LIVE: Final = "/live"
 READY: Final = "/ready"
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 def new_registry() -> CollectorRegistry:
@@ -44,32 +43,25 @@ def text_of(registry: CollectorRegistry, accept: str = "") -> tuple[str, bytes]:
     return content_type, encode(registry)
 
 
-def asgi_app(registry: CollectorRegistry) -> App:
+def endpoint(registry: CollectorRegistry) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint of a route that answers with the metrics."""
+
+    async def metrics(request: Request) -> Response:
+        # This reads files, so it must not run on the loop's thread.
+        accept = request.headers.get("accept", "")
+        kind, text = await run_in_threadpool(text_of, registry, accept)
+        return Response(text, headers={"content-type": kind, "cache-control": "no-store"})
+
+    return metrics
+
+
+def asgi_app(registry: CollectorRegistry) -> Starlette:
     """
     Return an ASGI app that answers GET with the metrics, to mount for a scraper.
 
     It checks neither address nor token: the mounting app must do that.
     """
-
-    async def app(scope: Scope, _: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        if scope["method"] not in {"GET", "HEAD"}:
-            await _answer(send, HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"")
-            return
-        headers = dict(scope["headers"])
-        accept = headers.get(b"accept", b"").decode("latin-1")
-        # This reads files, so it must not run on the loop's thread.
-        kind, text = await asyncio.to_thread(text_of, registry, accept)
-        await _answer(send, HTTPStatus.OK, kind, text if scope["method"] == "GET" else b"")
-
-    return app
-
-
-async def _answer(send: Send, status: int, kind: str, body: bytes) -> None:
-    headers = [(b"content-type", kind.encode()), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": int(status), "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return Starlette(routes=[Route("/{path:path}", endpoint(registry))])
 
 
 class MetricsServer:
@@ -129,19 +121,14 @@ class MetricsServer:
         self._served.close()
 
 
-def _routed(registry: CollectorRegistry, ready: Callable[[], bool]) -> App:
+def _routed(registry: CollectorRegistry, ready: Callable[[], bool]) -> Starlette:
     """Return the app of all paths of a server."""
-    metrics = asgi_app(registry)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        status = HTTPStatus.OK
-        if scope["path"] == PATH:
-            await metrics(scope, receive, send)
-            return
-        if scope["path"] == READY and not await asyncio.to_thread(ready):
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-        elif scope["path"] not in {LIVE, READY}:
-            status = HTTPStatus.NOT_FOUND
-        await _answer(send, status, "text/plain", b"")
+    def is_live(_: Request) -> Response:
+        return Response()
 
-    return app
+    def is_ready(_: Request) -> Response:
+        return Response(status_code=HTTPStatus.OK if ready() else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    routes = {PATH: endpoint(registry), LIVE: is_live, READY: is_ready}
+    return Starlette(routes=[Route(path, answer) for path, answer in routes.items()])
