@@ -70,9 +70,10 @@ class OwnMessages:
         """Return whether a new message may enter the inbox before its frame is read."""
         of = message.headers
         return (
-            of.kind is of.mailbox is of.in_reply_to is of.headers is of.key is of.due_at is None
-            and message.body is message.sending is None
-            and not of.chosen_id
+            not (of.kind or of.mailbox or of.in_reply_to or of.headers or of.due_at)
+            and not (of.chosen_id or of.key)
+            and message.body is None
+            and message.sending is None
             and (of.expires_at is None or of.expires_at > now)
             and of.hops <= self._settings.max_hops
             and 4 * len(message.frame) <= self._db.max_body
