@@ -274,7 +274,8 @@ class Pair:
         self.scene.note("unremembered" if undo else "remembering", n)
         with self.near.begin() as tx:
             tx.execute(REMEMBER, (n,))
-            tx.send("near", Note(n=n))
+            send = self.near.send if n % 2 else tx.send  # at once, or at the end of the block
+            send("near", Note(n=n))
             if undo is not None:
                 raise undo
         self.scene.note("remembered", n)

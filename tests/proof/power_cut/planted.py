@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import apsw
 
-from onceward.core.accept.accept import Receiver
+from onceward.core.accept.accept import Receiver, store_own
 from onceward.core.accept.own import OwnMessages
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.send.outbox import frame_of
@@ -126,6 +126,12 @@ def accept_later(receiver: Any, _tx: Any, frames: Any) -> Any:
     return []
 
 
+def store_later(tx: Any, message: Any, lane_id: int) -> None:
+    """Store a message that the agent sends itself in a commit after that of its send."""
+    db = tx.own._db
+    tx.after_commit(lambda: db.write(lambda later: store_own(later, message, lane_id)))
+
+
 def settle_later(own: Any, tx: Any, receipts: Any) -> None:
     """Settle messages to the agent itself in the commit after that which handles them."""
     late, own.late = getattr(own, "late", ()), tuple(receipts)
@@ -139,6 +145,10 @@ def _effects_first() -> AbstractContextManager[object]:
 
 def _half() -> AbstractContextManager[object]:
     return patch.object(Receiver, "take_own", accept_later)
+
+
+def _half_at_once() -> AbstractContextManager[object]:
+    return patch("onceward.core.accept.own.store_own", store_later)
 
 
 def _told_late() -> AbstractContextManager[object]:
@@ -259,6 +269,7 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "delete-journal": _delete_journal,
     "effects-first": _effects_first,
     "half": _half,
+    "half-at-once": _half_at_once,
     "told-late": _told_late,
     "step-early": _step_early,
     "rows-first": _rows_first,

@@ -89,9 +89,13 @@ def test_safe_files_survive_two_deep(
         (Town(7, mutants=("attach",), engines=False), {"LOST_IN_TRANSIT"}),
         (Town(7, mutants=("effects-first",)), {"DUP_EFFECT"}),
         (Town(7, mutants=("half",)), {"HALF"}),
+        (Town(7, mutants=("half-at-once",)), {"HALF"}),
         (Town(7, mutants=("told-late",)), {"INVARIANT"}),
     ],
-    ids=("fast", "weaker-receiver", "delete-journal", "attach", "effects-first", "half", "late"),
+    ids=(
+        *("fast", "weaker-receiver", "delete-journal", "attach", "effects-first"),
+        *("half", "half-at-once", "late"),
+    ),
 )
 def test_weak_profiles_are_found(
     weak: Town, kinds: set[str], aloud: Callable[[object], None]

@@ -15,7 +15,7 @@ from tests.proof.simulation.fault_plan import Weather
 from tests.proof.simulation.people import people
 from tests.proof.simulation.world import Simulation
 
-from onceward.core.accept import accept, receipts
+from onceward.core.accept import accept, own, receipts
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.deliver import peers
@@ -150,6 +150,11 @@ def messages_to_oneself_are_stored_later(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Receiver, "take_own", planted.accept_later)
 
 
+def messages_to_oneself_are_stored_later_than_sent(patch: pytest.MonkeyPatch) -> None:
+    """Store a message that the agent sends itself on its own in another commit than its send."""
+    patch.setattr(own, "store_own", planted.store_later)
+
+
 def messages_to_oneself_are_settled_later(patch: pytest.MonkeyPatch) -> None:
     """Settle a message to the agent itself in another commit than that which handles it."""
     patch.setattr(OwnMessages, "settle", planted.settle_later)
@@ -175,6 +180,7 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     effects_are_committed_before_their_claim: ("twice", 37),
     parcels_of_undone_sends_are_pushed: ("it would not: denied", 133),
     messages_to_oneself_are_stored_later: ("in one half", 5),
+    messages_to_oneself_are_stored_later_than_sent: ("in one half", 45),
     messages_to_oneself_are_settled_later: ("S7", 5),
     attempts_are_not_counted_after_a_death: ("has killed", 127),
 }
