@@ -100,6 +100,21 @@ def test_a_handled_message_costs_four_commits(
         assert 4 >= journeys(shop, "billing", lambda: None, count)
 
 
+def test_an_answer_that_joins_a_send_costs_no_commit(
+    tmp_path: Path, shop: Postbox, count: Callable[[], int]
+) -> None:
+    """The commit of a send settles the push before it and packs its own parcel: two a message."""
+    Postbox(tmp_path / "billing.db", agent="billing", start=False).close()
+    shop.send("billing", 0)
+    until(lambda: bool(shop._db.writer.queue._patient))
+    before = count()
+    for n in range(20):
+        shop.send("billing", n)
+        until(lambda: bool(shop._db.writer.queue._patient))
+
+    assert 2 * 20 == count() - before
+
+
 def test_a_received_message_costs_five_commits(
     tmp_path: Path, shop: Postbox, count: Callable[[], int]
 ) -> None:

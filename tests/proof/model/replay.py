@@ -92,7 +92,7 @@ class Real:
             if answer.verdict == "fork":
                 return self._setbacks.forked(tx, packed, answer)
             settled = parcels.settle(tx, packed, answer, terms)
-            return settled.lease if settled.held else self._lease(tx)
+            return settled.lease if settled.waiting is not None else self._lease(tx)
 
         self._held, self._packed = self.near._db.write(work), None
 

@@ -22,6 +22,7 @@ from onceward.core.deliver.parcels import (
     Largest,
     ParcelGrowth,
     SenderInfo,
+    Settled,
     SettleOptions,
 )
 from onceward.core.deliver.peers import UNKNOWN, Fork, PeerLease, Waiting
@@ -250,13 +251,19 @@ class Deliveries:
         leased = peers.lease(tx, name, owner=self.owner, until=tx.now + self._lease_for)
         return None if leased is None else self._pack_leased(tx, *leased)
 
-    def _next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
-        """Pack the next parcel of a leased peer; release the peer if there is none."""
-        disabled = SWITCH in VARIABLES and disabled_by_environment()
-        if disabled or identity.is_paused(tx.rows):
+    def _next(
+        self, tx: StoreTransaction, held: PeerLease, waiting: Waiting | None = None
+    ) -> InFlight:
+        """
+        Pack the next parcel of a leased peer; release the peer if there is none.
+
+        *waiting* says that this transaction has just found the file not paused.
+        """
+        paused = waiting is None and identity.is_paused(tx.rows)
+        if paused or (SWITCH in VARIABLES and disabled_by_environment()):
             peers.release(tx, held)
             return InFlight(held, None)
-        return self._pack_leased(tx, held, UNKNOWN)
+        return self._pack_leased(tx, held, waiting or UNKNOWN)
 
     def _pack_leased(self, tx: StoreTransaction, held: PeerLease, waiting: Waiting) -> InFlight:
         limit = self._settings.parcel_max_messages
@@ -535,14 +542,22 @@ class Deliveries:
         if moved.ended:
             # a caller may wait for the outcome
             tx.after_commit(lambda: self._db.notifier.notify("in"))
-        if settled.held and settled.idle and parcels.index_is_damaged(tx, packed):
+        if settled.waiting is not None:
+            return self._follow(tx, packed, settled)
+        self._busy.release(settled.lease.name)
+        return InFlight(settled.lease, None)
+
+    def _follow(self, tx: StoreTransaction, packed: InFlight, settled: Settled) -> InFlight | None:
+        """Pack the parcel that follows a settled one."""
+        following = self._next(tx, settled.lease, settled.waiting)
+        if settled.idle and parcels.repeats(packed, following):
             error = "no message of an answered parcel could be settled: run onceward check"
             self._failures.back_off(tx, packed, error, unreachable=True)
             return None
-        if settled.held:
-            return self._next(tx, settled.lease)
-        self._busy.release(settled.lease.name)
-        return InFlight(settled.lease, None)
+        if following.parcel is not None:
+            # it has those of this transaction, or its ``more`` says that there are others
+            tx.outgoing.pop(settled.lease.name, None)
+        return following
 
     def _forked(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> InFlight | None:
         if packed.lease.name in self._renewed:

@@ -35,7 +35,7 @@ from onceward.message.parcel import (
     receipt_bytes,
 )
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import PRIORITIES, Reason, reason_of
+from onceward.message.vocabulary import Reason, reason_of
 
 BLOCK: Final = """
 INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head_seq, due_at)
@@ -45,13 +45,6 @@ SELECT recipient, lane, rank, seq, ?
 ON CONFLICT (recipient, lane, rank) DO UPDATE
    SET due_at = max(due_at, excluded.due_at), head_seq = min(head_seq, excluded.head_seq)
 RETURNING due_at
-"""
-STILL_READY: Final = f"""
-SELECT EXISTS (SELECT 1 FROM _onceward_outbox INDEXED BY _onceward_outbox_ready
-                WHERE recipient = ?
-                  AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))})
-                  AND seq IN (SELECT value FROM json_each(?))
-                  AND state = 'pending' AND due_at IS NULL AND held_by IS NULL)
 """
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
 PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
@@ -316,8 +309,8 @@ class Settled(NamedTuple):
     lease: PeerLease
     moved: outbox.Moved
     rejected: tuple[tuple[str, Reason], ...] = ()
-    held: bool = True
-    """Whether the peer is still leased because it has more to push."""
+    waiting: Waiting | None = None
+    """What waits for the peer, which is still leased; None if it was released."""
     closed: bool = False
     weak: Durability | None = None
 
@@ -352,7 +345,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
         receipts.delivered(tx, held.name, packed.paid_upto)
     if not parcel.frames:
         after = peers.advance(tx, held, 0, held.last_id, terms.settings)
-        return Settled(after.lease, outbox.Moved(), held=after.held, closed=after.closed)
+        return Settled(after.lease, outbox.NOTHING_MOVED, (), after.waiting, after.closed)
     weak = (
         STRENGTH.get(answer.durability, -1) < STRENGTH[terms.durability]
         and not terms.settings.accept_weaker
@@ -365,9 +358,8 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     )
     rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
     after = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
-    return Settled(
-        after.lease, moved, rejected, after.held, after.closed, answer.durability if weak else None
-    )
+    told_weak = answer.durability if weak else None
+    return Settled(after.lease, moved, rejected, after.waiting, after.closed, told_weak)
 
 
 def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, Reason], ...]:
@@ -408,11 +400,9 @@ def unblock_lane(tx: StoreTransaction) -> None:
     tx.run(UNBLOCK, (tx.now,))
 
 
-def index_is_damaged(tx: StoreTransaction, packed: InFlight) -> bool:
-    """Return whether the index is damaged: it lists rows of an answered parcel as pending."""
-    return bool(
-        tx.rows(STILL_READY, (packed.lease.name, json.dumps(packed.lease.parcel or ())))[0][0]
-    )
+def repeats(packed: InFlight, following: InFlight) -> bool:
+    """Return whether a parcel has rows of the answered one: the index lists them as pending."""
+    return not set(packed.lease.parcel or ()).isdisjoint(following.lease.parcel or ())
 
 
 class CountedAttempt(NamedTuple):

@@ -35,38 +35,34 @@ ON CONFLICT (name) DO UPDATE
 """
 FORGET: Final = "UPDATE _onceward_peers SET url = NULL WHERE name = ?"
 URL: Final = "SELECT url FROM _onceward_peers WHERE name = ?"
-LEASE: Final = """
+OWED: Final = "EXISTS (SELECT 1 FROM _onceward_receipts AS r WHERE r.peer = :name)"
+"""Whether receipts wait for a peer."""
+READY: Final = """
+EXISTS (SELECT 1
+          FROM _onceward_outbox AS o
+         WHERE o.recipient = :name
+           AND o.state = 'pending'
+           AND o.due_at IS NULL
+           AND o.held_by IS NULL)
+"""
+"""Whether messages wait for a peer."""
+UNPAUSED: Final = "(SELECT paused_at FROM _onceward_file_info) IS NULL"
+LEASE: Final = f"""
 UPDATE _onceward_peers
    SET owner = :owner, token = token + 1, lease_at = :until,
        breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
  WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
-   AND (SELECT paused_at FROM _onceward_file_info) IS NULL
+   AND {UNPAUSED}
 RETURNING in_flight_seqs, unsettled_ids, name, url, token, epoch, generation, number, last_id,
           redelivered_upto_seq, failures, breaker, successes, base_epoch, base_parcel, own_forks,
           max_bytes, owner,
-          EXISTS (SELECT 1 FROM _onceward_receipts AS r WHERE r.peer = :name),
-          EXISTS (SELECT 1
-                    FROM _onceward_outbox AS o
-                   WHERE o.recipient = :name
-                     AND o.state = 'pending'
-                     AND o.due_at IS NULL
-                     AND o.held_by IS NULL)
+          {OWED}, {READY}
 """
 STORE: Final = """
 UPDATE _onceward_peers
    SET in_flight_seqs = :parcel, unsettled_ids = :unsettled, lease_at = :until
  WHERE name = :name AND token = :token AND owner = :owner
 """
-MORE: Final = """
-EXISTS (SELECT 1 FROM _onceward_receipts AS r WHERE r.peer = :name)
-    OR EXISTS (SELECT 1
-                 FROM _onceward_outbox AS o
-                WHERE o.recipient = :name
-                  AND o.state = 'pending'
-                  AND o.due_at IS NULL
-                  AND o.held_by IS NULL)
-"""
-"""Whether a peer without a parcel in flight has messages or receipts."""
 ADVANCE: Final = f"""
 UPDATE _onceward_peers
    SET number = :number, last_id = :last_id, in_flight_seqs = NULL,
@@ -76,9 +72,9 @@ UPDATE _onceward_peers
        successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
        breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open'
                       ELSE 'closed' END,
-       (owner, lease_at) = (SELECT owner, lease_at WHERE {MORE})
+       (owner, lease_at) = (SELECT owner, lease_at WHERE ({OWED} OR {READY}) AND {UNPAUSED})
  WHERE name = :name AND token = :token AND owner = :owner
-RETURNING breaker, successes, owner IS NOT NULL
+RETURNING breaker, successes, owner IS NOT NULL, {OWED}, {READY}
 """
 BACK_OFF: Final = """
 UPDATE _onceward_peers
@@ -309,8 +305,8 @@ class Advanced(NamedTuple):
     """The lease after a successful push, and whether the breaker closed."""
 
     lease: PeerLease
-    held: bool
-    """Whether the peer stays leased because it has messages or receipts."""
+    waiting: Waiting | None
+    """What waits for the peer, which stays leased; None if it was released."""
     closed: bool
 
 
@@ -318,7 +314,7 @@ def advance(
     tx: StoreTransaction, held: PeerLease, by: int, last_id: str, settings: Settings
 ) -> Advanced:
     """
-    Record a successful push, *by* one parcel or none; release a peer without more.
+    Record a successful push, *by* one parcel or none; release a peer without more, or if paused.
 
     Raises:
         LeaseLost: another dispatcher pushes to this peer.
@@ -336,17 +332,18 @@ def advance(
     )
     if not found:
         raise _lost(held)
-    closed = held.breaker != "closed" and found[0][0] == "closed"
+    breaker, successes, leased, owed, ready = found[0]
+    closed = held.breaker != "closed" and breaker == "closed"
     after = held._replace(
         number=held.number + by,
         last_id=last_id,
         parcel=None,
         unsettled=() if by else held.unsettled,
         failures=0,
-        breaker=found[0][0],
-        successes=found[0][1],
+        breaker=breaker,
+        successes=successes,
     )
-    return Advanced(after, bool(found[0][2]), closed)
+    return Advanced(after, Waiting(owed, ready) if leased else None, closed)
 
 
 def limit_parcels(tx: StoreTransaction, held: PeerLease, max_bytes: int) -> PeerLease:
