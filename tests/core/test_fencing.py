@@ -100,13 +100,12 @@ def test_a_late_dispatcher_changes_nothing(box: Postbox, verb: str) -> None:
     leased = box._db.write(lambda tx: peers.lease(tx, "b", owner="late", until=tx.now - 1))
     box._db.write(lambda tx: peers.lease(tx, "b", owner="now", until=tx.now + FAR))
     assert leased is not None
-    late = leased.lease
     before = box._db.read(
         "SELECT epoch, number, in_flight_seqs, owner, lease_at FROM _onceward_peers"
     )
     with pytest.raises(LeaseLost):
-        box._db.write(lambda tx: LATE_VERBS[verb](tx, late))
-    box._db.write(lambda tx: peers.release(tx, late))
+        box._db.write(lambda tx: LATE_VERBS[verb](tx, leased))
+    box._db.write(lambda tx: peers.release(tx, leased))
 
     assert before == box._db.read(
         "SELECT epoch, number, in_flight_seqs, owner, lease_at FROM _onceward_peers"

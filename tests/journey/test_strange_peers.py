@@ -131,11 +131,11 @@ def test_an_error_of_our_file_at_one_peer_leaves_the_others_their_turn(
     tried: list[str] = []
     pack = parcels.pack
 
-    def packed(tx: Any, held: Any, waiting: Any, **named: Any) -> Any:
+    def packed(tx: Any, held: Any, **named: Any) -> Any:
         tried.append(held.name)
         if held.name == "bad":
             raise errors.StoreCorrupt("its rows are damaged")
-        return pack(tx, held, waiting, **named)
+        return pack(tx, held, **named)
 
     monkeypatch.setattr(parcels, "pack", packed)
     shop, _ = world.open("shop", hold_unknown=True), world.open("billing")

@@ -66,12 +66,12 @@ class Real:
         def work(tx: StoreTransaction) -> InFlight:
             return parcels.pack(
                 tx,
-                self._held,
-                peers.UNKNOWN,
+                self._held._replace(owed=1, ready=1),  # it was leased by an earlier transaction
                 mine=SenderInfo("near", "safe"),
                 settings=LIMITS,
                 until=FOREVER,
-                largest=parcels.Largest(size, 1 << 20),
+                messages=size,
+                max_bytes=1 << 20,
             )
 
         self._packed = self.near._db.write(work)
@@ -92,7 +92,7 @@ class Real:
             if answer.verdict == "fork":
                 return self._setbacks.forked(tx, packed, answer)
             settled = parcels.settle(tx, packed, answer, terms)
-            return settled.lease if settled.waiting is not None else self._lease(tx)
+            return settled.lease if settled.held else self._lease(tx)
 
         self._held, self._packed = self.near._db.write(work), None
 
@@ -176,7 +176,7 @@ class Real:
     def _lease(self, tx: StoreTransaction) -> PeerLease:
         leased = peers.lease(tx, "far", owner="model", until=FOREVER)
         assert leased is not None
-        return leased.lease  # it is packed by a later transaction
+        return leased
 
     def _replay(self, i: int) -> None:
         self.near.dead_letters.replay(self.ids[i])

@@ -19,13 +19,12 @@ from onceward.core.deliver.carriers import BusyPeers, Carriers, Delivery, Packed
 from onceward.core.deliver.parcels import (
     CountedAttempt,
     InFlight,
-    Largest,
     ParcelGrowth,
     SenderInfo,
     Settled,
     SettleOptions,
 )
-from onceward.core.deliver.peers import UNKNOWN, Fork, PeerLease, Waiting
+from onceward.core.deliver.peers import Fork, PeerLease
 from onceward.core.deliver.transport import Elsewhere, NotMade, Routes, Transport
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.engine_loop import RuntimeDeps
@@ -249,24 +248,21 @@ class Deliveries:
         if SWITCH in VARIABLES and disabled_by_environment():
             return None
         leased = peers.lease(tx, name, owner=self.owner, until=tx.now + self._lease_for)
-        return None if leased is None else self._pack_leased(tx, *leased)
+        return None if leased is None else self._pack_leased(tx, leased)
 
-    def _next(
-        self, tx: StoreTransaction, held: PeerLease, waiting: Waiting | None = None
-    ) -> InFlight:
-        """
-        Pack the next parcel of a leased peer; release the peer if there is none.
-
-        *waiting* says that this transaction has just found the file not paused.
-        """
-        paused = waiting is None and identity.is_paused(tx.rows)
-        if paused or (SWITCH in VARIABLES and disabled_by_environment()):
+    def _next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
+        """Pack the next parcel of a leased peer; release the peer if there is none."""
+        if identity.is_paused(tx.rows):
             peers.release(tx, held)
             return InFlight(held, None)
-        return self._pack_leased(tx, held, waiting or UNKNOWN)
+        return self._pack_leased(tx, held._replace(owed=1, ready=1))
 
-    def _pack_leased(self, tx: StoreTransaction, held: PeerLease, waiting: Waiting) -> InFlight:
+    def _pack_leased(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
+        """Pack a parcel for a leased peer; the file is not paused. Release a peer without one."""
         limit = self._settings.parcel_max_messages
+        if SWITCH in VARIABLES and disabled_by_environment():
+            peers.release(tx, held)
+            return InFlight(held, None)
         try:
             features = self._routes.features(held.name, held.url)
             max_bytes = features.max_bytes
@@ -284,11 +280,11 @@ class Deliveries:
         packed = parcels.pack(
             tx,
             held,
-            waiting,
             mine=SenderInfo(self._db.agent, self._db.durability),
             settings=self._settings,
             until=tx.now + self._lease_for,
-            largest=Largest(limit, max_bytes),
+            messages=limit,
+            max_bytes=max_bytes,
         )
         if packed.dead_lettered:
             self._emitter.dead_lettered(tx, packed.dead_lettered)
@@ -542,14 +538,14 @@ class Deliveries:
         if moved.ended:
             # a caller may wait for the outcome
             tx.after_commit(lambda: self._db.notifier.notify("in"))
-        if settled.waiting is not None:
+        if settled.held:
             return self._follow(tx, packed, settled)
         self._busy.release(settled.lease.name)
         return InFlight(settled.lease, None)
 
     def _follow(self, tx: StoreTransaction, packed: InFlight, settled: Settled) -> InFlight | None:
         """Pack the parcel that follows a settled one."""
-        following = self._next(tx, settled.lease, settled.waiting)
+        following = self._pack_leased(tx, settled.lease)
         if settled.idle and parcels.repeats(packed, following):
             error = "no message of an answered parcel could be settled: run onceward check"
             self._failures.back_off(tx, packed, error, unreachable=True)

@@ -14,7 +14,7 @@ from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.accept.receipts import PendingReceipts
 from onceward.core.deliver import peers
-from onceward.core.deliver.peers import PeerLease, Waiting
+from onceward.core.deliver.peers import PeerLease
 from onceward.core.send import outbox
 from onceward.core.send.outbox import OutboxRow
 from onceward.errors import StoreCorrupt
@@ -74,14 +74,17 @@ STUCK: Final = (
 )
 
 
+Buried = tuple[tuple[str, str, Reason], ...]
+"""(id, peer, reason) of messages that went to the dead letters instead."""
+
+
 class InFlight(NamedTuple):
     """A parcel to push, its lease, and the messages that became dead letters while packing it."""
 
     lease: PeerLease
     parcel: Parcel | None
     paid_upto: int = 0
-    dead_lettered: tuple[tuple[str, str, Reason], ...] = ()
-    """(id, peer, reason) of messages that went to the dead letters instead."""
+    dead_lettered: Buried = ()
     more: bool = True
     """Whether the peer may have more messages or receipts than the parcel."""
 
@@ -108,44 +111,40 @@ class _Choice:
         return {*self.expired, *self.corrupt, *self.oversize, *(seq for _, seq in self.parked)}
 
 
-class Largest(NamedTuple):
-    """Maximum messages of a parcel, and maximum bytes with its receipts and envelope."""
-
-    messages: int
-    bytes: int
-
-
 def pack(
     tx: StoreTransaction,
     held: PeerLease,
-    waiting: Waiting,
     *,
     mine: SenderInfo,
     settings: Settings,
     until: Millis,
-    largest: Largest,
+    messages: int,
+    max_bytes: int,
 ) -> InFlight:
     """
     Return the next parcel for the leased peer: the stored one, or a new one, which is stored.
 
-    A new one has about ``parcel_max_bytes``, or less if the peer has a lower limit.
+    A new one has at most *messages* and about ``parcel_max_bytes``, or less if the peer has a lower
+    limit. None is larger than *max_bytes* with its receipts and envelope.
 
     Raises:
         LeaseLost: another dispatcher pushes to this peer.
 
     """
-    owed = receipts.pending(tx, held.name, RECEIPT_ROWS) if waiting.receipts else receipts.NONE
+    owed = receipts.pending(tx, held.name, RECEIPT_ROWS) if held.owed else receipts.NONE
     # The bytes left for the envelope; a new epoch may still be opened.
-    room = largest.bytes if held.max_bytes is None else min(largest.bytes, held.max_bytes)
+    room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
     room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position)))
     told = _told_bytes(owed.receipts) if owed.receipts else 0
-    held, rows, buried, more = _stored(tx, held)
-    if not rows and waiting.messages:
+    rows: list[OutboxRow] = []
+    buried: Buried = ()
+    if held.parcel is not None:
+        held, rows = _stored(tx, held, held.parcel)
+    more = bool(rows)
+    if not rows and held.ready:
         wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
-        held, rows, buried, more = _fresh(
-            tx, held, largest.messages, until=until, most=room, wanted=wanted
-        )
+        held, rows, buried, more = _fresh(tx, held, messages, until=until, most=room, wanted=wanted)
     if owed.receipts:
         more |= len(owed.receipts) >= RECEIPT_ROWS
         room -= sum(map(_frame_bytes, rows))
@@ -156,25 +155,24 @@ def pack(
     return InFlight(held, _parcel(held, mine, rows, owed), owed.upto, buried, more)
 
 
-class _Packed(NamedTuple):
-    """The rows of a parcel, and the lease after they were chosen."""
+def _stored(
+    tx: StoreTransaction, held: PeerLease, parcel: tuple[int, ...]
+) -> tuple[PeerLease, list[OutboxRow]]:
+    """Return the rows of the stored parcel; open a new epoch if it is incomplete."""
+    rows = outbox.by_seq(tx, parcel)
+    if len(rows) != len(parcel) or any(_unfit(tx, row) for row in rows):
+        return peers.new_epoch(tx, held, "a parcel was given up"), []
+    return held, rows
+
+
+class _Fresh(NamedTuple):
+    """The rows of a new parcel, and the lease after they were chosen."""
 
     lease: PeerLease
-    rows: Sequence[OutboxRow] = ()
-    buried: tuple[tuple[str, str, Reason], ...] = ()
-    """(id, peer, reason) of messages that went to the dead letters instead."""
-    more: bool = False
+    rows: list[OutboxRow]
+    buried: Buried
+    more: bool
     """Whether the peer may have more."""
-
-
-def _stored(tx: StoreTransaction, held: PeerLease) -> _Packed:
-    """Return the stored parcel, if there is one; open a new epoch if it is incomplete."""
-    if held.parcel is None:
-        return _Packed(held)
-    rows = outbox.by_seq(tx, held.parcel)
-    if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
-        return _Packed(peers.new_epoch(tx, held, "a parcel was given up"))
-    return _Packed(held, rows, more=True)
 
 
 def _parcel(
@@ -241,7 +239,7 @@ def _fresh(
     until: Millis,
     most: int,
     wanted: int,
-) -> _Packed:
+) -> _Fresh:
     """Choose the rows of the next parcel and store it; make dead letters of oversized messages."""
     buried, aside = list[tuple[str, str, Reason]](), set[int]()
     while True:
@@ -269,7 +267,7 @@ def _fresh(
             tx, held, tuple(map(SEQ, choice.rows)), choice.rows[-1].id, until=until
         )
     more = choice.scanned > len(choice.rows) or choice.scanned == limit
-    return _Packed(held, choice.rows, tuple(buried), more)
+    return _Fresh(held, choice.rows, tuple(buried), more)
 
 
 def _choose(
@@ -309,8 +307,8 @@ class Settled(NamedTuple):
     lease: PeerLease
     moved: outbox.Moved
     rejected: tuple[tuple[str, Reason], ...] = ()
-    waiting: Waiting | None = None
-    """What waits for the peer, which is still leased; None if it was released."""
+    held: bool = True
+    """Whether the peer is still leased because it has more to push."""
     closed: bool = False
     weak: Durability | None = None
 
@@ -345,7 +343,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
         receipts.delivered(tx, held.name, packed.paid_upto)
     if not parcel.frames:
         after = peers.advance(tx, held, 0, held.last_id, terms.settings)
-        return Settled(after.lease, outbox.NOTHING_MOVED, (), after.waiting, after.closed)
+        return Settled(after.lease, outbox.NOTHING_MOVED, (), after.held, after.closed)
     weak = (
         STRENGTH.get(answer.durability, -1) < STRENGTH[terms.durability]
         and not terms.settings.accept_weaker
@@ -359,7 +357,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
     after = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
     told_weak = answer.durability if weak else None
-    return Settled(after.lease, moved, rejected, after.waiting, after.closed, told_weak)
+    return Settled(after.lease, moved, rejected, after.held, after.closed, told_weak)
 
 
 def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, Reason], ...]:

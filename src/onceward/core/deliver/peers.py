@@ -217,6 +217,10 @@ class PeerLease(NamedTuple):
     max_bytes: int | None
     """Largest parcel that the peer has said it accepts, or None."""
     owner: str
+    owed: int = 1
+    """Whether receipts may wait for the peer."""
+    ready: int = 1
+    """Whether messages may wait for it."""
 
     @property
     def fence(self) -> dict[str, Any]:
@@ -249,25 +253,7 @@ class PeerLease(NamedTuple):
         return relied and relied | number
 
 
-class Waiting(NamedTuple):
-    """Whether receipts and messages may wait for a peer, within one transaction."""
-
-    receipts: int = 1
-    messages: int = 1
-
-
-UNKNOWN: Final = Waiting()
-"""The answer for a peer that was leased by an earlier transaction."""
-
-
-class Leased(NamedTuple):
-    """A peer that this transaction has leased, and whether anything waits for it."""
-
-    lease: PeerLease
-    waiting: Waiting
-
-
-def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Leased | None:
+def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> PeerLease | None:
     """
     Lease the right to push to *name*, and store it as a known peer.
 
@@ -279,10 +265,9 @@ def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Leas
         found = tx.rows(LEASE, named)
     if not found:
         return None
-    in_flight, unsettled, *held, owed, messages = found[0]
+    in_flight, unsettled, *held = found[0]
     parcel = None if in_flight is None else tuple(from_json(in_flight))
-    lease = PeerLease(parcel, tuple(from_json(unsettled)), *held)
-    return Leased(lease, Waiting(owed, messages))
+    return PeerLease(parcel, tuple(from_json(unsettled)), *held)
 
 
 def _lost(held: PeerLease) -> LeaseLost:
@@ -305,8 +290,8 @@ class Advanced(NamedTuple):
     """The lease after a successful push, and whether the breaker closed."""
 
     lease: PeerLease
-    waiting: Waiting | None
-    """What waits for the peer, which stays leased; None if it was released."""
+    held: bool
+    """Whether the peer stays leased because it has messages or receipts."""
     closed: bool
 
 
@@ -342,8 +327,10 @@ def advance(
         failures=0,
         breaker=breaker,
         successes=successes,
+        owed=owed,
+        ready=ready,
     )
-    return Advanced(after, Waiting(owed, ready) if leased else None, closed)
+    return Advanced(after, bool(leased), closed)
 
 
 def limit_parcels(tx: StoreTransaction, held: PeerLease, max_bytes: int) -> PeerLease:
