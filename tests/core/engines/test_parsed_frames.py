@@ -55,20 +55,19 @@ def of(*frames: Frame) -> Parcel:
 
 
 def test_a_frame_is_read_once(tmp_path: Path, read: list[str]) -> None:
-    """The worker of the process that accepted a frame handles it without reading it again."""
-    bob, door, handled, bodies = Agent("bob"), Door(), Event(), list[Any]()
-
-    @bob.on("json")
-    def handle(body: Any) -> None:
-        bodies.append(body)
-        handled.set()
-
-    with Postbox(tmp_path / "bob.db", agent=bob, listeners=[door]):
+    """The worker of the process that accepted a frame handles and tells it without reading it."""
+    bob, door, told, bodies = Agent("bob"), Door(), Event(), list[Any]()
+    bob.on("json")(bodies.append)
+    with Postbox(tmp_path / "bob.db", agent=bob, listeners=[door]) as box:
+        events = list[Any]()
+        box.on("processed", events.append)
+        box.on("processed", lambda _: told.set())
         given = of(build_frame({"n": 1}, sender="alice", recipient="bob"))
         door.accept(given)
-        assert handled.wait(60)
+        assert told.wait(60)
 
     assert ([{"n": 1}], [given.frames[0].text]) == (bodies, read)
+    assert [("default", "json")] == [(each.session, each.type) for each in events]
 
 
 def test_a_further_attempt_gets_the_body_that_was_sent(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from onceward.message.events import (
     Sent,
     WeakReceipt,
 )
-from onceward.message.frame import session_and_type
+from onceward.message.frame import Frame, session_and_type
 from onceward.message.vocabulary import Dead, Done, LeaseInfo, Reason, RetryAt, Settlement
 
 NAMES: Final = """
@@ -219,14 +219,22 @@ def settlement_event(
     agent: str,
     at: Millis,
     took: float | None = None,
+    frame: Frame | None = None,
 ) -> Event:
-    """Return the event of how a received message's lease ended; its handler ran *took* seconds."""
+    """
+    Return the event of how a received message's lease ended; its handler ran *took* seconds.
+
+    The stored frame is read again if there is no *frame*.
+    """
+    session, kind = session_and_type(leased.frame) if frame is None else (frame.session, frame.type)
     named: dict[str, Any] = {
         "agent": agent,
         "at": at,
         "message_id": leased.id,
         "peer": leased.sender,
-    } | dict(zip(("session", "type"), session_and_type(leased.frame), strict=True))
+        "session": session,
+        "type": kind,
+    }
     match settlement:
         case Done(outcome=outcome):
             return Processed(**named, outcome=outcome, received_at=leased.received_at, took=took)

@@ -454,7 +454,7 @@ class Worker:
                 break
             last = self._loop.stopping.is_set()  # checked once: unfinished messages are continued
             rest = len(messages) if last else index + 1
-            events = self._events(leased, settlement) if self._hooks._hooks else []
+            events = self._events(leased, settlement, ready) if self._hooks._hooks else []
             if self._batch.end(leased, settlement, rest=(messages, rest), events=events):
                 self._batch.commit()
             if settlement is not HANDLED:
@@ -659,11 +659,17 @@ class Worker:
             lambda tx: lanes.extend(tx, leased.lane, until=tx.now + millis("seconds", seconds))
         )
 
-    def _events(self, leased: LeasedMessage, settlement: Settlement) -> list[Event]:
+    def _events(
+        self,
+        leased: LeasedMessage,
+        settlement: Settlement,
+        ready: Prepared | Settlement | None = None,
+    ) -> list[Event]:
         if isinstance(settlement, Waits) or not self._hooks.wanted(kind_of(settlement)):
             return []
+        frame = ready.frame if isinstance(ready, Prepared) else None
         agent, at, took = self._db.agent, self._db.now(), self._took
-        return [settlement_event(leased, settlement, agent=agent, at=at, took=took)]
+        return [settlement_event(leased, settlement, agent=agent, at=at, took=took, frame=frame)]
 
     # -- heartbeat --------------------------------------------------------------------------
 
