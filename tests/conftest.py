@@ -10,20 +10,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from itertools import permutations
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
-import apsw
 import pytest
-from tests.ready_made import copied, make
+from tests.leftovers import Leftovers
+from tests.ready_made import ReadyMade, copied, make
 
-from onceward.errors import OncewardError
-from onceward.features.checks import invariants
-from onceward.file.read_only import opened
 from onceward.testing import Harness
 
 HERE = Path(__file__).parent
@@ -33,10 +27,6 @@ COPIED = {
 }  # fmt: skip
 """Folders whose tests copy a ready-made file where they create one."""
 SAID = "said"
-HEADER = 72
-"""Bytes of a database file up to the end of its application id."""
-
-
 RUN = "ONCEWARD_TEST_RUN"
 """Names the run of a process, below the run that started it, in its environment."""
 
@@ -185,7 +175,7 @@ def started(run: str) -> Iterator[int]:
 
 
 @pytest.fixture(autouse=True)
-def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+def left_behind(request: pytest.FixtureRequest, leftovers: Leftovers) -> Iterator[None]:
     """
     After the test every file of its folder and its harnesses passes ``check``.
 
@@ -204,13 +194,22 @@ def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     with patch.object(Harness, "close", close):
         yield
     if request.node.get_closest_marker("broken") is None:
-        assert [] == found + ([] if folder is None else offenders(folder))
+        assert [] == found + ([] if folder is None else leftovers.offenders(folder))
 
 
 @pytest.fixture(scope="session")
-def ready_made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return the bytes of a file with our tables that belongs to no agent yet."""
-    return make(tmp_path_factory.mktemp("ready_made") / "none.db")
+def ready_made(tmp_path_factory: pytest.TempPathFactory) -> ReadyMade:
+    """Return the bytes of a file with our tables, and of a directory, that belong to no agent."""
+    return make(tmp_path_factory.mktemp("ready_made"))
+
+
+@pytest.fixture(scope="session")
+def leftovers(
+    tmp_path_factory: pytest.TempPathFactory, ready_made: ReadyMade
+) -> Iterator[Leftovers]:
+    """Return the readers of the files that tests leave."""
+    with closing(Leftovers(tmp_path_factory.mktemp("leftovers"), ready_made.agent)) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -240,44 +239,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if said:
         terminalreporter.section("what was tried")
         terminalreporter.write_line("\n".join(said))
-
-
-@dataclass(frozen=True)
-class Left:
-    """A file that a test left, read on a connection of its own."""
-
-    name: str
-    agent: str
-    ask: Callable[..., list[tuple[Any, ...]]]
-
-
-def offenders(folder: Path) -> list[str]:
-    """
-    Return what breaks a rule in the files below *folder*.
-
-    Files that refuse to open are their own tests' business.
-    """
-    with ExitStack() as stack:
-        files: list[Left] = []
-        for path in sorted(path for path in folder.rglob("*.db") if _ours(path)):
-            with suppress(OncewardError, apsw.Error):
-                files.append(_open(stack, path))
-        found = [(file, broken) for file in files for broken in invariants.check(file)]
-        for one, other in permutations(files, 2):
-            found += [(one, broken) for broken in invariants.check_pair(one, other)]
-        return [
-            f"{file.name}: {broken.invariant} {broken.offender} ({broken.rule})"
-            for file, broken in found
-        ]
-
-
-def _open(stack: ExitStack, path: Path) -> Left:
-    reader = stack.enter_context(opened(path))
-    reader.hold()
-    [(agent,)] = reader.rows("SELECT agent FROM onceward_file")
-    return Left(path.name, agent, reader.rows)
-
-
-def _ours(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(HEADER)[68:72] == b"once"

@@ -10,19 +10,21 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+from tests.leftovers import Leftovers
 
 from onceward import Agent, Postbox
 from onceward.core.deliver.transport import Features
 from onceward.core.handle.worker import Worker
 from onceward.errors import PushFailed, Refused, Unreachable
 from onceward.features.checks import invariants
-from onceward.file.read_only import FileReader, opened
+from onceward.file.read_only import FileReader
 from onceward.message.names import DIRECTORY
 from onceward.message.parcel import Answer, Parcel
 from onceward.ops.views.overview import stats
@@ -222,7 +224,7 @@ def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(tmp_path: Path, request: pytest.FixtureRequest, leftovers: Leftovers) -> Iterator[World]:
     """
     Return an empty folder for agents, and audit every file in it when the test is over.
 
@@ -233,7 +235,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     made.shut()
     if made.audited:
         broken = request.node.get_closest_marker("broken") is not None
-        assert {} == audit(tmp_path, rules=broken)
+        assert {} == audit(tmp_path, leftovers.reading, rules=broken)
 
 
 @dataclass(frozen=True)
@@ -244,11 +246,13 @@ class Audited:
     ask: Callable[..., list[tuple[Any, ...]]]
 
 
-def audit(home: Path, *, rules: bool) -> dict[str, list[object]]:
+def audit(
+    home: Path, reading: Callable[[Path], AbstractContextManager[FileReader]], *, rules: bool
+) -> dict[str, list[object]]:
     """Return by agent where its file breaks rules, if asked for, or has wrong numbers."""
     found: dict[str, list[object]] = {}
     for path in sorted(path for path in home.glob("*.db") if path.name != DIRECTORY):
-        with opened(path) as file:
+        with reading(path) as file:
             wrong: list[object] = [*differences(file)]
             if rules:
                 wrong += invariants.check(Audited(path.stem, file.rows))

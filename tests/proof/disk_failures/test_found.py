@@ -8,7 +8,7 @@ import apsw
 import pytest
 from tests.proof.disk_failures.failing import FailingDisk, Fault
 from tests.proof.power_cut.disk import Disk
-from tests.ready_made import copied
+from tests.ready_made import ReadyMade, copied
 
 from onceward import Agent, Postbox
 from onceward.errors import OncewardError, StoreFault
@@ -126,7 +126,7 @@ def test_mail_by_file_arrives_in_the_senders_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["read", "write", "sync"])
 def test_mail_moves_again_once_the_disk_works(
-    tmp_path: Path, fault: Fault, disk: str, kind: str, ready_made: bytes
+    tmp_path: Path, fault: Fault, disk: str, kind: str, ready_made: ReadyMade
 ) -> None:
     """
     Wherever a disk began to fail, the engines do all that is due once it works.
