@@ -40,10 +40,6 @@ class Generator(Protocol):
         """Return every generated file of the repository by its path in it."""
         ...
 
-    def reference(self) -> dict[str, str]:
-        """Return every generated page of the site by its path in the reference."""
-        ...
-
 
 @pytest.fixture(scope="module")
 def generator() -> Iterator[Generator]:
@@ -63,12 +59,6 @@ def classes(generator: Generator) -> Classes:
 def pages(generator: Generator) -> dict[str, str]:
     """Return what the script would write into the repository now."""
     return generator.pages()
-
-
-@pytest.fixture(scope="module")
-def reference(generator: Generator) -> dict[str, str]:
-    """Return the reference pages of the site."""
-    return generator.reference()
 
 
 @pytest.fixture(scope="module")
