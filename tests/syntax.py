@@ -2,7 +2,12 @@
 
 import ast
 import gc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+BODIES: Final = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of a statement, a handler or a case that hold statements."""
 
 
 def parsed(source: Path | str) -> ast.Module:
@@ -20,3 +25,12 @@ def parsed(source: Path | str) -> ast.Module:
     finally:
         if collects:
             gc.enable()
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a tree and all statements in it; expressions, most of a tree, are not looked at."""
+    waiting = [tree]
+    for node in waiting:  # grows meanwhile
+        yield node
+        for name in BODIES:
+            waiting += getattr(node, name, ())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.checklist import checklist
-from tests.syntax import parsed
+from tests.syntax import parsed, statements
 
 ROOT = Path(__file__).parents[2]
 STATED = {"M": 64, "Z": 74, "C": 72, "A": 50, "N": 28}
@@ -61,7 +61,7 @@ def _proofs(path: str) -> set[str]:
     file = ROOT / path
     if not path or not file.is_file():
         return set()
-    functions = (node for node in ast.walk(parsed(file)) if isinstance(node, ast.FunctionDef))
+    functions = (node for node in statements(parsed(file)) if isinstance(node, ast.FunctionDef))
     return {
         node.name
         for node in functions

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.syntax import parsed
+from tests.syntax import parsed, statements
 
 FOLDERS = ("tests", "src/onceward/testing")
 CANNOT_FAIL = (ast.IfExp, ast.Tuple, ast.List, ast.Constant)
@@ -41,6 +41,6 @@ def test_vain_assertions_are_found(statement: str, expected: list[int]) -> None:
 
 
 def _vain(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Assert) and isinstance(node.test, CANNOT_FAIL):
             yield node.lineno

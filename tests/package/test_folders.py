@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.syntax import statements
 
 SENTENCE = re.compile(r"^Imports ([^.;]+)(?:; [^.]+)?\.(?: |$)", re.MULTILINE)
 PUBLIC = "the public names"
@@ -136,7 +137,7 @@ def _folder_of(module: str, folders: dict[str, str]) -> str:
 
 def _targets(tree: ast.Module, folders: dict[str, str], floors: dict[str, int]) -> Iterator[str]:
     """Yield the folder of each import; layers of one module are open to all layers above."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             full = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

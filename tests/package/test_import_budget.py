@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.syntax import statements
 
 from onceward import Postbox
 
@@ -119,7 +120,7 @@ def test_logging_is_used_in_one_place(trees: dict[str, ast.Module]) -> None:
     users = {
         name
         for name, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.Import)
         and {"logging", "structlog"} & {alias.name.partition(".")[0] for alias in node.names}
     }

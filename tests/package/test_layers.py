@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.syntax import statements
 
 LIBRARIES = {
     "agents": "integrations.openai_agents.",
@@ -151,7 +152,7 @@ def _in(module: str, names: str) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -162,7 +163,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 def _ours(tree: ast.Module, modules: Collection[str]) -> set[str]:
     """Return the modules of the package that one imports, as they are called here."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found |= {_short(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

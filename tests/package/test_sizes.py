@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from tests.syntax import statements
+
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 CORE_FILES = 30
@@ -43,7 +45,7 @@ def _files(modules: dict[str, Path], folder: str) -> int:
 
 def _functions(trees: dict[str, ast.Module]) -> Iterator[tuple[str, int]]:
     for module, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{module}:{node.lineno} {node.name}", _body_lines(node)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.syntax import parsed
+from tests.syntax import parsed, statements
 
 
 @pytest.fixture
@@ -32,3 +32,35 @@ def test_garbage_that_parses_does_not_disturb() -> None:
 
     assert "eager" in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     assert gc.isenabled()
+
+
+NESTED = """
+class A:
+    async def f(self):
+        async with a: b
+        async for c in d: e
+        while f:
+            if g: import h
+            elif i: j
+            else: k
+        else: l
+        try: m
+        except* N: o
+        else: p
+        finally: q
+        match r:
+            case [s] if t: u
+        return lambda: v
+for w in x: y
+else:
+    with z: del z
+"""
+
+
+def test_every_statement_is_found() -> None:
+    """In whatever block it is, as a walk over everything finds it."""
+    tree = parsed(NESTED)
+    walked = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+
+    assert len(walked) > 20
+    assert set(walked) == {node for node in statements(tree) if isinstance(node, ast.stmt)}

@@ -4,11 +4,11 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
-from tests.syntax import parsed
+from tests.syntax import parsed, statements
 
 VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNORECASE)
 CLUMSY = re.compile(
@@ -132,23 +132,26 @@ def _vague(text: str, kind: str) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(text.splitlines(), 1):
             yield from ((number, word) for word in VAGUE.findall(line))
         return
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in TEXTS:
-            yield from ((token.start[0], word) for word in VAGUE.findall(token.string))
-    for node in ast.walk(parsed(text)):
+    yield from _vague_tokens(text, TEXTS)
+    for node in statements(parsed(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield from _subjects(node.lineno, str(node.value.value))
 
 
 def _vague_prose(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and word of each vague subject in comments and docstrings."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield from ((token.start[0], word) for word in VAGUE.findall(token.string))
-    for node in ast.walk(parsed(text)):
+    yield from _vague_tokens(text, {tokenize.COMMENT})
+    for node in statements(parsed(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             for number, line in enumerate(str(node.value.value).splitlines(), node.lineno):
                 yield from ((number, word) for word in VAGUE.findall(line))
+
+
+def _vague_tokens(text: str, kinds: Collection[int]) -> Iterator[tuple[int, str]]:
+    if VAGUE.search(text):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in kinds:
+                yield from ((token.start[0], word) for word in VAGUE.findall(token.string))
 
 
 def _subjects(first: int, text: str) -> Iterator[tuple[int, str]]:
