@@ -113,7 +113,7 @@ def test_what_was_answered_survives_a_kill(home: Path, bob: Postbox) -> None:
     async def first(url: str, child: Child) -> tuple[str, str]:
         async with Client(url, mode="legacy") as client:
             sent = await call(client, "send_message", to="bob", body="paid", key="k")
-            message = (await call(client, "claim_message", lease_seconds=1))["message"]
+            message = (await call(client, "claim_message", lease_seconds=0.1))["message"]
             child.kill()
             return sent["message_id"], message["message_id"]
 
@@ -143,7 +143,7 @@ def test_a_killed_client_loses_nothing(home: Path, bob: Postbox) -> None:
 
     async def claim() -> Any:
         async with Client(stdio(home)) as client:
-            return (await call(client, "claim_message", lease_seconds=1))["message"]
+            return (await call(client, "claim_message", lease_seconds=0.1))["message"]
 
     async def again() -> Any:
         async with Client(stdio(home)) as client:
