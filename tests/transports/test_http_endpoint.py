@@ -46,8 +46,9 @@ from onceward.message.wire import Notice, decode_notice, encode_notice
 from onceward.serving import bound
 from onceward.testing.clock import ManualClock
 from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_caller import Nonces
 from onceward.transports.network.http_connections import HELD_AT_LEAST, Connections
-from onceward.transports.network.http_endpoint import HttpEndpoint, HttpLimits, Nonces
+from onceward.transports.network.http_endpoint import HttpEndpoint, HttpLimits
 from onceward.transports.network.http_guard import GuardedLoop
 from onceward.transports.network.http_listener import HttpListener
 from onceward.transports.network.http_signing import Signed

@@ -13,7 +13,7 @@ from onceward.errors import InvalidMessage, InvalidParcel
 from onceward.message import wire
 from onceward.message.frame import Frame
 from onceward.message.parcel import Answer, Parcel, Receipt
-from onceward.transports.network import http_endpoint
+from onceward.transports.network import http_caller, http_endpoint
 from onceward.transports.network.http_signing import Signed
 
 INPUTS = size(300_000, 35_000, "ONCEWARD_INPUTS")
@@ -100,7 +100,7 @@ def test_a_door_without_a_lock_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_door_that_takes_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that forgets which requests came is caught by one that comes twice."""
-    monkeypatch.setattr(http_endpoint.Nonces, "add", lambda *_: True)
+    monkeypatch.setattr(http_caller.Nonces, "add", lambda *_: True)
 
     assert "taken 2 times" in fuzz_one("http_door", 50, 1)[1]
 

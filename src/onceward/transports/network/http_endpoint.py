@@ -10,14 +10,12 @@ verified the whole body. Requests with an unverified head get identical answers.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from threading import Condition, Lock
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 from starlette.applications import Starlette
@@ -26,34 +24,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from onceward.core.deliver.transport import Accept, TransportContext
-from onceward.errors import (
-    InvalidParcel,
-    NoKey,
-    OncewardError,
-    Refused,
-    StoreClosed,
-    StoreError,
-    Unreachable,
-    UnsafeKey,
-)
+from onceward.errors import InvalidParcel, OncewardError, Refused, StoreError, Unreachable
 from onceward.message import wire
-from onceward.message.clock import Clock
 from onceward.message.log import log
 from onceward.message.parcel import Parcel
 from onceward.message.times import Span, seconds
-from onceward.message.wire import NOTICE_MAX, Notice, NoticeKind, decode_notice, encode_notice
+from onceward.message.wire import NOTICE_MAX
+from onceward.transports.network.http_caller import Caller, Denied, Served
 from onceward.transports.network.http_denials import Denials
-from onceward.transports.network.http_signing import WINDOW, Signed, signed_headers
-from onceward.transports.network.keys import Keys, fingerprint
+from onceward.transports.network.http_signing import Signed
+from onceward.transports.network.keys import Keys
 from onceward.transports.network.poll import HOLD, Place, desks
 from onceward.transports.network.poll_marks import Mark, write_mark
 
-NOT_TAKEN: Final = b"not taken\n"
-"""Body of every answer to a request that was not verified, or is for another agent."""
 DRAINED: Final = 4
 """A body of up to this many times the limit is read and dropped, to answer its sender."""
-NONCES_MAX: Final = 10_000
-"""Maximum remembered nonces of one sender; above that only its stream detects repetitions."""
 AGAIN: Final = {"retry-after": "1"}
 CONNECTION: Final = "onceward.connection"
 """Key of a request's state under which our server stores its connection."""
@@ -97,86 +82,10 @@ class HttpLimits:
             seconds(name, getattr(self, name))
 
 
-class _Denied(Exception):
-    """A refused request, with its answer."""
-
-    def __init__(
-        self, status: int, body: bytes = NOT_TAKEN, headers: dict[str, str] | None = None
-    ) -> None:
-        super().__init__(status)
-        self.status, self.body, self.headers = status, body, headers or {}
-
-
-class Taken(NamedTuple):
-    """The signed part of an answer."""
-
-    status: int
-    body: bytes
-
-
-class Nonces:
-    """The nonces of verified requests, as long as their time is within the window."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, OrderedDict[str, int]] = {}
-        self._lock = Lock()
-
-    def add(self, signed: Signed, now: float) -> bool:
-        """Remember a verified nonce; return whether it is new."""
-        with self._lock:
-            seen = self._seen.setdefault(signed.sender, OrderedDict())
-            if signed.nonce in seen:
-                return False
-            seen[signed.nonce] = signed.timestamp
-            while seen and (len(seen) > NONCES_MAX or _is_over(seen, now)):
-                seen.popitem(last=False)
-            return True
-
-
-def _is_over(seen: OrderedDict[str, int], now: float) -> bool:
-    return next(iter(seen.values())) < now - WINDOW
-
-
-@dataclass(slots=True, eq=False)
-class Served:
-    """A served agent: its function, its home's keys, its clock."""
-
-    name: str
-    accept: Accept
-    keys: Keys
-    clock: Clock
-    denials: Denials
-    heard: Callable[[str], None]
-    users: int = 0
-    closed: bool = False
-    nonces: Nonces = field(default_factory=Nonces)
-    changed: Condition = field(default_factory=Condition)
-
-    def __enter__(self) -> None:
-        """Begin a call of ``accept``; raise StoreClosed once it was closed."""
-        with self.changed:
-            if self.closed:
-                msg = f"{self.name} is no longer served"
-                raise StoreClosed(msg)
-            self.users += 1
-
-    def __exit__(self, *_: object) -> None:
-        """End a call of ``accept``."""
-        with self.changed:
-            self.users -= 1
-            self.changed.notify_all()
-
-    def close(self) -> None:
-        """Stop accepting, and wait for running calls."""
-        with self.changed:
-            self.closed = True
-            self.changed.wait_for(lambda: not self.users)
-
-
-Take = Callable[[Served, Signed, bytes], Taken]
-"""Accepts a verified body; runs on a thread."""
-_Answered = Callable[[Served, Signed, "_Body"], Awaitable[Response]]
 T = TypeVar("T")
+_Take = Callable[[Caller, bytes], T]
+"""Takes a verified body; runs on a thread."""
+_Answered = Callable[[Caller, "_Body"], Awaitable[Response]]
 
 
 class HttpEndpoint:
@@ -228,11 +137,12 @@ class HttpEndpoint:
     # -- requests ---------------------------------------------------------------------------
 
     async def _parcels(self, request: Request) -> Response:
-        take = partial(self._taken, _take_parcel)
+        take = partial(self._on_thread, _take_parcel)
         return await self._answer(request, "parcels", take, self.limits.parcel_bytes)
 
     async def _ping(self, request: Request) -> Response:
-        return await self._answer(request, "ping", partial(self._taken, _take_ping), NOTICE_MAX)
+        take = partial(self._on_thread, _take_ping)
+        return await self._answer(request, "ping", take, NOTICE_MAX)
 
     async def _collect(self, request: Request) -> Response:
         hold = partial(self._collected, request)
@@ -243,41 +153,40 @@ class HttpEndpoint:
     ) -> Response:
         """Answer a request whose head is verified, or say why it is denied."""
         try:
-            served, signed = self._look(request, verb)
-            slot = _slot(request, served, signed, verb)
-            body = await self._body(request, slot, served, signed, limit)
-            return await answer(served, signed, body)
-        except _Denied as denied:
-            headers = denied.headers | {"connection": "close"}
-            return Response(denied.body, denied.status, headers)
+            caller = self._look(request, verb)
+            body = await self._body(request, caller, verb, limit)
+            return await answer(caller, body)
+        except Denied as denied:
+            denied.answer.headers["connection"] = "close"
+            return denied.answer
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST)
 
-    def _look(self, request: Request, verb: Verb) -> tuple[Served, Signed]:
+    def _look(self, request: Request, verb: Verb) -> Caller:
         """Verify the head of a request before reading its body."""
         signed, name = Signed.read(request.headers), request.path_params["name"]
         if signed is None:
-            raise _Denied(HTTPStatus.UNAUTHORIZED)
+            raise Denied(HTTPStatus.UNAUTHORIZED)
         there = self._agents.get(name)
         if not there:
             why = "no such agent is served here"
             self._denials.tell(why, agent=name, peer=signed.sender, known=False)
-            raise _Denied(HTTPStatus.UNAUTHORIZED)
-        served = there[-1]
-        _prove_head(served, signed, verb)
+            raise Denied(HTTPStatus.UNAUTHORIZED)
+        caller = Caller(there[-1], signed)
+        caller.prove_head(verb)
         if (connection := _connection(request)) is not None:
             connection.proved()
         inflated = request.headers.get("content-encoding", "identity") != "identity"
         if inflated or request.headers.get("content-type") != MEDIA[verb]:
-            raise _Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-        return served, signed
+            raise Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        return caller
 
-    async def _body(
-        self, request: Request, slot: _Slot, served: Served, signed: Signed, limit: int
-    ) -> _Body:
-        """Read a body within all limits; a peer sends one per verb at a time."""
+    async def _body(self, request: Request, caller: Caller, verb: Verb, limit: int) -> _Body:
+        """Read a body within all limits; a peer sends one per verb and place at a time."""
+        place = request.client.host if request.client else ""
+        slot = _Slot(caller.name, caller.served.name, verb, place)
         if slot in self._slots:
-            raise _Denied(HTTPStatus.TOO_MANY_REQUESTS, headers=AGAIN)
+            raise Denied(HTTPStatus.TOO_MANY_REQUESTS, AGAIN)
         body = _Body(self, slot)
         self._slots.add(slot)
         try:
@@ -286,9 +195,9 @@ class HttpEndpoint:
         except BaseException as error:
             body.release()
             if isinstance(error, TimeoutError):
-                raise _Denied(HTTPStatus.REQUEST_TIMEOUT) from error
+                raise Denied(HTTPStatus.REQUEST_TIMEOUT) from error
             if isinstance(error, _Larger):
-                raise _too_large(served, signed, limit) from error
+                raise _too_large(caller, limit) from error
             raise
         return body
 
@@ -312,25 +221,17 @@ class HttpEndpoint:
         if max(size, length) > limit:
             raise _Larger
 
-    async def _taken(self, take: Take, served: Served, signed: Signed, body: _Body) -> Response:
-        """Verify and accept on a thread; sign the answer."""
-        taken, headers = await self._on_thread(body, partial(_taken, served, signed, take))
-        return Response(taken.body, taken.status, headers, wire.ANSWER_TYPE)
-
-    async def _collected(
-        self, request: Request, served: Served, signed: Signed, body: _Body
-    ) -> Response:
+    async def _collected(self, request: Request, caller: Caller, body: _Body) -> Response:
         """Hold the poll of a peer until a parcel waits for it, and answer with that."""
-        place, seconds = await self._on_thread(body, partial(_asked, served, signed))
+        place, seconds = await self._on_thread(_asked, caller, body)
         parcel = await _held(request, place, seconds)
         loop = asyncio.get_running_loop()
-        told, headers = await loop.run_in_executor(self._pool, _handed, served, signed, parcel)
-        return Response(told, HTTPStatus.OK, headers)
+        return await loop.run_in_executor(self._pool, _handed, caller, parcel)
 
-    async def _on_thread(self, body: _Body, work: Callable[[bytes], T]) -> T:
-        """Work on a body on a thread, also if the caller leaves; then release it."""
+    async def _on_thread(self, take: _Take[T], caller: Caller, body: _Body) -> T:
+        """Verify and take a body on a thread, also if the caller leaves; then release it."""
         loop = asyncio.get_running_loop()
-        working = loop.run_in_executor(self._pool, work, bytes(body.text))
+        working = loop.run_in_executor(self._pool, _taken, take, caller, bytes(body.text))
         working.add_done_callback(lambda _: body.release())
         return await asyncio.shield(working)
 
@@ -351,10 +252,6 @@ class _Slot(NamedTuple):
     place: str
 
 
-def _slot(request: Request, served: Served, signed: Signed, verb: Verb) -> _Slot:
-    return _Slot(signed.sender, served.name, verb, request.client.host if request.client else "")
-
-
 class _Larger(Exception):
     """A body is too large to read."""
 
@@ -372,7 +269,7 @@ class _Body:
         if more <= 0:
             return
         if self._endpoint._in_flight + more > self._endpoint.limits.bytes_in_flight:
-            raise _Denied(HTTPStatus.SERVICE_UNAVAILABLE, headers=AGAIN)
+            raise Denied(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN)
         self._endpoint._in_flight += more
         self._reserved = length
 
@@ -417,11 +314,11 @@ def _connection(request: Request) -> _Counted | None:
 
 
 async def _held(request: Request, place: Place, seconds: float) -> Parcel | None:
-    """Return a parcel that waits now or within *seconds*; raise _Denied."""
+    """Return a parcel that waits now or within *seconds*; raise Denied."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     connection = _connection(request)
     if connection is not None and not connection.hold(woken.set):
-        raise _Denied(HTTPStatus.SERVICE_UNAVAILABLE, headers=AGAIN)
+        raise Denied(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN)
 
     def wake() -> None:
         loop.call_soon_threadsafe(woken.set)
@@ -439,140 +336,54 @@ async def _held(request: Request, place: Place, seconds: float) -> Parcel | None
 # -- on a thread -----------------------------------------------------------------------------------
 
 
-def _asked(served: Served, signed: Signed, body: bytes) -> tuple[Place, float]:
-    """Verify a poll, settle its answer, and return where to hold it."""
-    _prove(served, signed, body)
-    question, _, answer = body.partition(b"\n")
+def _taken(take: _Take[T], caller: Caller, body: bytes) -> T:
+    """Verify and take a body; raise Denied if it is not verified, not valid or not stored."""
+    caller.prove(body)
     try:
-        notice = decode_notice(question)
-    except InvalidParcel as error:
-        raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY) from error
-    _check_names(served, signed, notice.sender, notice.recipient)
-    if notice.kind != "collect":
-        raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY)
+        return take(caller, body)
+    except (InvalidParcel, Unreachable) as error:
+        raise Denied(HTTPStatus.UNPROCESSABLE_ENTITY) from error
+    except StoreError as error:
+        agent = caller.served.name
+        log.failure("warning", "parcel not accepted", error, agent=agent, peer=caller.name)
+        raise Denied(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN) from error
+
+
+def _take_parcel(caller: Caller, body: bytes) -> Response:
+    parcel = wire.decode_parcel(body)
+    caller.check_names(parcel)
+    try:
+        with caller.served:
+            answer = caller.served.accept(parcel)
+    except Refused as error:
+        return caller.tell("refused", HTTPStatus.GONE, detail=str(error))
+    return caller.answer(wire.encode_answer(answer, parcel))
+
+
+def _take_ping(caller: Caller, body: bytes) -> Response:
+    caller.notice(body, "ping")
+    return caller.tell("pong")
+
+
+def _asked(caller: Caller, body: bytes) -> tuple[Place, float]:
+    """Settle the answer in a poll, and return where to hold it, and for how long."""
+    question, _, answer = body.partition(b"\n")
+    notice, served = caller.notice(question, "collect"), caller.served
     home, now = served.keys.folder.parent, served.clock.now()
-    write_mark(home, served.name, signed.sender, Mark(now, notice.at - now))
-    place = desks.place(home, served.name, signed.sender)
+    write_mark(home, served.name, caller.name, Mark(now, notice.at - now))
+    place = desks.place(home, served.name, caller.name)
     if place.ask(answer):
         with suppress(OncewardError):  # its parcels then wait as long as before
-            served.heard(signed.sender)
+            served.heard(caller.name)
     return place, min(notice.limit / 1000, HOLD)
 
 
-def _handed(served: Served, signed: Signed, parcel: Parcel | None) -> tuple[bytes, dict[str, str]]:
-    """Return the answer to a poll, and its signing headers."""
-    now = served.clock.now() // 1000
-    body = _notice(served, signed, "nothing") if parcel is None else wire.encode_parcel(parcel)
-    secrets = _secrets(served, signed)
-    return body, signed_headers(secrets, served.name, signed.nonce, now, body)
+def _handed(caller: Caller, parcel: Parcel | None) -> Response:
+    """Return the answer to a poll."""
+    return caller.tell("nothing") if parcel is None else caller.answer(wire.encode_parcel(parcel))
 
 
-def _prove_head(served: Served, signed: Signed, verb: Verb) -> None:
-    """Raise _Denied unless a peer with a key here signed the head recently, with a new nonce."""
-    secrets = _secrets(served, signed)
-    if not signed.proves_head(secrets, served.name, verb):
-        raise _not_signed(served, signed, secrets)
-    off = served.clock.now() // 1000 - signed.timestamp
-    if abs(off) > WINDOW:
-        raise _unknown(
-            served, signed, "clock: the signature is outside the time window", f" by {off} s"
-        )
-    if not served.nonces.add(signed, served.clock.now() // 1000):
-        raise _unknown(served, signed, "it is a repetition")
-
-
-def _prove(served: Served, signed: Signed, body: bytes) -> tuple[bytes, ...]:
-    """Return the secrets of the pair; raise _Denied if the body is not verified."""
-    secrets = _secrets(served, signed)
-    if not signed.proves(secrets, body):
-        raise _not_signed(served, signed, secrets)
-    return secrets
-
-
-def _not_signed(served: Served, signed: Signed, secrets: tuple[bytes, ...]) -> _Denied:
-    ours = " or ".join(map(fingerprint, secrets))
-    why = "key: it is not signed with the key that is here"
-    return _unknown(served, signed, why, f", {ours}: compare onceward keys ls")
-
-
-def _secrets(served: Served, signed: Signed) -> tuple[bytes, ...]:
-    """Return the secrets of the pair; raise _Denied if there is no usable one."""
-    try:
-        return served.keys.secrets(signed.sender)
-    except UnsafeKey as error:
-        raise _unknown(served, signed, str(error)) from error
-    except NoKey as error:
-        why, cure = "name or key: there is no key for it", f": onceward keys add {signed.sender}"
-        served.denials.tell(why, agent=served.name, peer=signed.sender, known=False, cure=cure)
-        raise _Denied(HTTPStatus.UNAUTHORIZED) from error
-
-
-def _unknown(served: Served, signed: Signed, why: str, more: str = "") -> _Denied:
-    """Log why a peer with a key here is refused; return the answer."""
-    served.denials.tell(why, agent=served.name, peer=signed.sender, known=True, cure=more)
-    return _Denied(HTTPStatus.UNAUTHORIZED)
-
-
-def _taken(served: Served, signed: Signed, take: Take, body: bytes) -> tuple[Taken, dict[str, str]]:
-    """Verify a body, accept it and sign the answer; raise _Denied if it is not verified."""
-    now = served.clock.now() // 1000
-    secrets = _prove(served, signed, body)
-    try:
-        taken = take(served, signed, body)
-    except (InvalidParcel, Unreachable) as error:
-        raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY) from error
-    except StoreError as error:
-        log.failure("warning", "parcel not accepted", error, agent=served.name, peer=signed.sender)
-        raise _Denied(HTTPStatus.SERVICE_UNAVAILABLE, headers=AGAIN) from error
-    return taken, signed_headers(secrets, served.name, signed.nonce, now, taken.body)
-
-
-def _take_parcel(served: Served, signed: Signed, body: bytes) -> Taken:
-    parcel = wire.decode_parcel(body)
-    _check_names(served, signed, parcel.sender, parcel.recipient)
-    try:
-        with served:
-            answer = served.accept(parcel)
-    except Refused as error:
-        return Taken(HTTPStatus.GONE, _notice(served, signed, "refused", detail=str(error)))
-    return Taken(HTTPStatus.OK, wire.encode_answer(answer, parcel))
-
-
-def _take_ping(served: Served, signed: Signed, body: bytes) -> Taken:
-    notice = decode_notice(body)
-    _check_names(served, signed, notice.sender, notice.recipient)
-    if notice.kind != "ping":
-        raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY)
-    return Taken(HTTPStatus.OK, _notice(served, signed, "pong"))
-
-
-def _check_names(served: Served, signed: Signed, sender: str, recipient: str) -> None:
-    """Compare the names in the body with the header that selected the secret, and with the url."""
-    if sender != signed.sender:
-        raise _unknown(served, signed, "name: its body has a different one")
-    if recipient != served.name:
-        raise _Denied(HTTPStatus.MISDIRECTED_REQUEST)
-
-
-def _notice(
-    served: Served, signed: Signed, kind: NoticeKind, *, limit: int = 0, detail: str = ""
-) -> bytes:
-    return encode_notice(
-        Notice(
-            kind=kind,
-            sender=served.name,
-            recipient=signed.sender,
-            at=served.clock.now(),
-            limit=limit,
-            detail=detail,
-        )
-    )
-
-
-def _too_large(served: Served, signed: Signed, limit: int) -> _Denied:
+def _too_large(caller: Caller, limit: int) -> Denied:
     """Return the signed answer to an unread body, based only on its size."""
-    body = _notice(served, signed, "too_large", limit=limit, detail=f"at most {limit} bytes")
-    secrets = _secrets(served, signed)
-    now = served.clock.now() // 1000
-    headers = signed_headers(secrets, served.name, signed.nonce, now, body)
-    return _Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, body, headers)
+    status, detail = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {limit} bytes"
+    return Denied(status, answer=caller.tell("too_large", status, limit=limit, detail=detail))
