@@ -161,7 +161,7 @@ class Channel:
         self.created = created
         """Whether the call that returned this created the channel."""
         self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
-        self._find = find
+        self._directory, self._find = channel_sender.directory, find
         self._leases = ChannelLeases(consumer.deps, channel_sender.info(name))
         self._own_consumer: ChannelConsumer = Consumer(consumer.deps, self._leases)
 
@@ -175,7 +175,7 @@ class Channel:
 
     def members(self) -> list[Member]:
         """Return the participants, in the order of joining."""
-        return list(self._channel_sender.directory.members(self.name))
+        return list(self._directory.members(self.name))
 
     # -- taking part ------------------------------------------------------------------------
 
@@ -195,14 +195,14 @@ class Channel:
             self._only_owner("add others")
         return self._change(
             lambda: channels.join(
-                self._channel_sender.directory.database, self.info(), agent, role, self._db.agent
+                self._directory.database, self.info(), agent, role, self._db.agent
             )
         )
 
     def add_many(self, agents: Iterable[str], role: ChannelRole = "member") -> int:
         """Add participants, all or none; return how many are new; only the owner may do so."""
         self._only_owner("add others")
-        info, directory, me = self.info(), self._channel_sender.directory.database, self._db.agent
+        info, directory, me = self.info(), self._directory.database, self._db.agent
         return self._change(
             lambda: directory.write(
                 lambda _: sum([channels.join(directory, info, each, role, me) for each in agents])
@@ -218,9 +218,7 @@ class Channel:
         if agent != self._db.agent:
             self._only_owner("remove others")
         return self._change(
-            lambda: channels.leave(
-                self._channel_sender.directory.database, self.name, agent, self._db.agent
-            )
+            lambda: channels.leave(self._directory.database, self.name, agent, self._db.agent)
         )
 
     def subscribe(self, pattern: str) -> bool:
@@ -235,16 +233,12 @@ class Channel:
         if self._channel_sender.role(self.name) is None:
             self.join("observer")
         return self._change(
-            lambda: self._channel_sender.directory.subscribe(
-                self._db.agent, pattern, channel=self.name
-            )
+            lambda: self._directory.subscribe(self._db.agent, pattern, channel=self.name)
         )
 
     def unsubscribe(self, pattern: str) -> bool:
         """End a subscription; return whether there was one."""
-        return self._channel_sender.directory.unsubscribe(
-            self._db.agent, pattern, channel=self.name
-        )
+        return self._directory.unsubscribe(self._db.agent, pattern, channel=self.name)
 
     # -- states -----------------------------------------------------------------------------
 
@@ -281,7 +275,7 @@ class Channel:
     def _move(self, state: str, mode: PauseMode | None = None) -> None:
         self._change(
             lambda: channels.change_state(
-                self._channel_sender.directory.database, self.name, state, self._db.agent, mode
+                self._directory.database, self.name, state, self._db.agent, mode
             )
         )
 
@@ -473,7 +467,7 @@ class Channels:
         find: FindMessages,
     ) -> None:
         self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
-        self._find = find
+        self._directory, self._find = channel_sender.directory, find
 
     def create(
         self,
@@ -508,11 +502,11 @@ class Channels:
 
         Its ``created`` says whether this call created it.
         """
-        checked, directory = channels.checked_config(dict(config)), self._channel_sender.directory
+        checked = channels.checked_config(dict(config))
         created = changed(
             self._channel_sender,
             lambda: channels.create(
-                directory.database,
+                self._directory.database,
                 name,
                 type,
                 self._db.agent,
@@ -534,8 +528,10 @@ class Channels:
             ChannelRefused: it is not closed; UnknownChannel, NotParticipant.
 
         """
-        directory = self._channel_sender.directory.database
-        changed(self._channel_sender, lambda: channels.delete(directory, name, self._db.agent))
+        changed(
+            self._channel_sender,
+            lambda: channels.delete(self._directory.database, name, self._db.agent),
+        )
 
     def _channel(
         self, name: str, *, session: str = DEFAULT_SESSION, created: bool = False
@@ -552,7 +548,7 @@ class Channels:
 
     def list(self) -> list[ChannelInfo]:
         """Return all channels by name."""
-        return [channels.info(row, row[0]) for row in self._channel_sender.directory.channels()]
+        return [channels.info(row, row[0]) for row in self._directory.channels()]
 
 
 def changed(channel_sender: ChannelSender, work: Callable[[], T]) -> T:

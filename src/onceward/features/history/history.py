@@ -67,13 +67,17 @@ class Source:
     by_seq: bool = True
     """Whether its sequence is the order of its times, except for clock steps."""
 
+    @property
+    def spelled(self) -> dict[str, str]:
+        """The attributes that are no columns of the table, with their expressions."""
+        return {"sender": self.sender, "recipient": self.recipient, "state": self.state}
+
     def where(self, names: Iterable[str]) -> str:
         """Return the conditions of these names as SQL."""
-        spelled = {"sender": self.sender, "recipient": self.recipient, "state": self.state}
         parts = [
             f"m.{name} IN (SELECT value FROM json_each(:{name}))"
             if name in LISTS
-            else f"{spelled.get(name, f'm.{name}')} = :{name}"
+            else f"{self.spelled.get(name, f'm.{name}')} = :{name}"
             for name in names
             if name not in {"since", "until"}
         ]
@@ -89,13 +93,11 @@ class Source:
         return columns(
             MessageRecord,
             "m.",
-            sender=self.sender,
-            recipient=self.recipient,
             priority=PRIORITY,
-            state=self.state,
             at=self.at,
             text=self.frame,
             box=self.box,
+            **self.spelled,
         )
 
 
@@ -179,11 +181,7 @@ class Scan:
     @property
     def names(self) -> set[str]:
         """The conditions that rows of this source may not fulfil."""
-        spelled = {
-            "sender": self.source.sender,
-            "recipient": self.source.recipient,
-            "state": self.source.state,
-        }
+        spelled = self.source.spelled
         return {
             name for name in self.filter.values if spelled.get(name) not in {":agent", "'dead'"}
         }

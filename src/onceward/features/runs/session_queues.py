@@ -489,21 +489,8 @@ def of_seqs(tx: StoreTransaction, seqs: Iterable[int], held: Lease) -> list[Leas
 def _read(
     rows: list[tuple[Any, ...]], held: Lease, *, counted: bool = False
 ) -> list[LeasedMessage]:
-    return [
-        LeasedMessage(
-            held,
-            seq,
-            sender,
-            message_id,
-            session,
-            frame,
-            digest,
-            expires_at,
-            attempts + (not counted),
-            at,
-        )
-        for seq, sender, message_id, session, frame, digest, expires_at, attempts, at in rows
-    ]
+    found = [LeasedMessage(held, *row) for row in rows]
+    return found if counted else [each._replace(attempt=each.attempt + 1) for each in found]
 
 
 def counts(tx: StoreTransaction, lane_id: int) -> tuple[int, int]:
