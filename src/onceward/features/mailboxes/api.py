@@ -19,11 +19,10 @@ from onceward.features.mailboxes.mailbox_leases import (
     MailboxLeases,
     MailboxReader,
 )
-from onceward.features.mailboxes.mailbox_readers import EARLIEST, RANKS, Start
+from onceward.features.mailboxes.mailbox_readers import EARLIEST, RANKS, MailboxRef, Start
 from onceward.features.mailboxes.mailboxes import (
     Claim,
     CursorRead,
-    MailboxRef,
     MessageFilter,
     limit_of,
 )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle.message import Consumer, never_settled
 from onceward.errors import NoMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
-from onceward.features.mailboxes.mailbox_readers import RANKS, MailboxLease, Start
+from onceward.features.mailboxes.mailbox_readers import RANKS, MailboxLease, MailboxRef, Start
 from onceward.features.mailboxes.mailboxes import (
     Claim,
     CursorRead,
-    MailboxRef,
     MailboxRow,
     MessageFilter,
 )
@@ -71,13 +71,7 @@ class MailboxReader:
         found: list[MailboxRow] = []
         more = not self.closed and self.has_work("cursor", how.name)
         while more and len(found) < how.limit:
-            left = CursorRead(
-                name=how.name,
-                start=how.start,
-                wanted=how.wanted,
-                limit=how.limit - len(found),
-                consume_skipped=how.consume_skipped,
-            )
+            left = replace(how, limit=how.limit - len(found))
             rows, more = self.db.write(
                 lambda tx, left=left: mailboxes.read_on(tx, self.mailbox, left)  # type: ignore[misc]
             )
@@ -89,10 +83,7 @@ class MailboxReader:
         self.check_alive()
 
         def work(tx: StoreTransaction) -> None:
-            place = self.mailbox
-            mailbox_readers.reset(
-                tx, place.mailbox, mode, name, start=start, expires_at=place.expires_at
-            )
+            mailbox_readers.reset(tx, self.mailbox, mode, name, start)
             tx.after_commit(lambda: self.db.notifier.notify("in"))
 
         self.db.write(work)

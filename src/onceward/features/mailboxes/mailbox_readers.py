@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -124,6 +124,14 @@ class Start:
 EARLIEST: Final = Start()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxRef:
+    """Key of a mailbox in its rows."""
+
+    mailbox: str
+    expires_at: Millis | None
+
+
 class Reader(NamedTuple):
     """A named position: the last message passed of each priority."""
 
@@ -147,9 +155,9 @@ class MailboxLease(NamedTuple):
     received_at: Millis
 
 
-def find(read: Rows, mailbox: str, mode: str, name: str, *, now: Millis) -> Reader | None:
+def find(read: Rows, place: MailboxRef, mode: str, name: str, *, now: Millis) -> Reader | None:
     """Return a position, or None; an expired mailbox's position does not count."""
-    named = {"mailbox": mailbox, "mode": mode, "name": name, "now": now}
+    named = {"mailbox": place.mailbox, "mode": mode, "name": name, "now": now}
     return next((Reader(row[0], tuple(row[1:])) for row in read(FIND, named)), None)
 
 
@@ -160,13 +168,7 @@ def next_due(read: Rows, now: Millis) -> Millis | None:
 
 
 def open_reader(
-    tx: StoreTransaction,
-    mailbox: str,
-    mode: str,
-    name: str,
-    *,
-    start: Start,
-    expires_at: Millis | None,
+    tx: StoreTransaction, place: MailboxRef, mode: str, name: str, start: Start
 ) -> Reader:
     """
     Return a position, created on first use; an expired mailbox's position does not count.
@@ -175,21 +177,11 @@ def open_reader(
         InvalidArgument: it would begin at a message that does not exist.
 
     """
-    found = find(tx.rows, mailbox, mode, name, now=tx.now)
-    if found is not None:
-        return found
-    return reset(tx, mailbox, mode, name, start=start, expires_at=expires_at)
+    found = find(tx.rows, place, mode, name, now=tx.now)
+    return reset(tx, place, mode, name, start) if found is None else found
 
 
-def reset(
-    tx: StoreTransaction,
-    mailbox: str,
-    mode: str,
-    name: str,
-    *,
-    start: Start,
-    expires_at: Millis | None,
-) -> Reader:
+def reset(tx: StoreTransaction, place: MailboxRef, mode: str, name: str, start: Start) -> Reader:
     """
     Set a position to *start*, creating it if needed; delete its leases and kept messages.
 
@@ -199,10 +191,10 @@ def reset(
         InvalidArgument: it would begin at a message that does not exist.
 
     """
-    after = resolve_start(tx, mailbox, start)
-    tx.run(FORGET_ONE, (mailbox, mode, name))
-    named = {"mailbox": mailbox, "mode": mode, "name": name, "now": tx.now}
-    [(reader_id,)] = tx.rows(OPEN, named | {"after": after, "expires_at": expires_at})
+    after = resolve_start(tx, place.mailbox, start)
+    tx.run(FORGET_ONE, (place.mailbox, mode, name))
+    named = asdict(place) | {"mode": mode, "name": name, "after": after, "now": tx.now}
+    [(reader_id,)] = tx.rows(OPEN, named)
     return Reader(reader_id, (after,) * RANKS)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from onceward.core import dead_letters
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
-from onceward.features.mailboxes.mailbox_readers import MailboxLease, Reader, Start
+from onceward.features.mailboxes.mailbox_readers import MailboxLease, MailboxRef, Reader, Start
 from onceward.file import identity
 from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
@@ -146,14 +146,6 @@ class MailboxRow(NamedTuple):
 ALL: Final = MessageFilter()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailboxRef:
-    """Key of a mailbox in its rows."""
-
-    mailbox: str
-    expires_at: Millis | None
-
-
 def next_messages(
     rows: Rows, mailbox: str, passed: tuple[int, ...], *, now: Millis, limit: int
 ) -> list[MailboxRow]:
@@ -196,7 +188,7 @@ def has_work(rows: Rows, place: MailboxRef, mode: str, name: str, *, now: Millis
 
     True for a position that does not exist yet, which must be created.
     """
-    found = mailbox_readers.find(rows, place.mailbox, mode, name, now=now)
+    found = mailbox_readers.find(rows, place, mode, name, now=now)
     if found is None:
         return True
     named = {"reader": found[0], "mailbox": place.mailbox, "now": now}
@@ -231,12 +223,9 @@ def read_on(
     """
     if identity.is_paused(tx.rows):
         return [], False
-    reader = mailbox_readers.open_reader(
-        tx, place.mailbox, "cursor", how.name, start=how.start, expires_at=place.expires_at
-    )
-    kept, fresh = _candidates(
-        tx, place, reader, kept=-1, fresh=SCAN
-    )  # kept messages are tested again: their filter may differ
+    reader = mailbox_readers.open_reader(tx, place, "cursor", how.name, how.start)
+    # Kept messages are tested again: their filter may differ.
+    kept, fresh = _candidates(tx, place, reader, kept=-1, fresh=SCAN)
     taken, seen = list[MailboxRow](), list[MailboxRow]()
     for row in sorted([*kept, *fresh], key=_order):
         if len(taken) == how.limit:
@@ -245,10 +234,8 @@ def read_on(
         if how.wanted.wants(row):
             taken.append(row)
     if not seen or not (taken or fresh or how.consume_skipped):
-        return (
-            [],
-            False,
-        )  # no position moves: a commit would only make readers wake each other
+        # No position moves: a commit would only make readers wake each other.
+        return [], False
     mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in seen])
     mailbox_readers.forget_kept(
         tx, reader, [row.seq for row in (seen if how.consume_skipped else taken)]
@@ -291,9 +278,7 @@ def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[Mailbox
     """
     if identity.is_paused(tx.rows):
         return []
-    reader = mailbox_readers.open_reader(
-        tx, place.mailbox, "lease", claim.group, start=claim.start, expires_at=place.expires_at
-    )
+    reader = mailbox_readers.open_reader(tx, place, "lease", claim.group, claim.start)
     mailbox_readers.wake(tx, reader)
     kept, fresh = _candidates(tx, place, reader, kept=claim.limit, fresh=claim.limit)
     chosen = sorted([*kept, *fresh], key=_order)[: claim.limit]
