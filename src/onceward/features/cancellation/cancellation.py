@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -79,15 +79,7 @@ class CancelFilter:
 
     def named(self, after: int) -> dict[str, str | int | None]:
         """Return the parameters of the statement that finds them."""
-        return {
-            "to": self.to,
-            "sender": self.sender,
-            "type": self.type,
-            "session": self.session,
-            "key": self.key,
-            "after": after,
-            "limit": SLICE,
-        }
+        return asdict(self) | {"after": after, "limit": SLICE}
 
 
 class SentMessage(NamedTuple):
@@ -152,12 +144,7 @@ class Cancelling:
             _refuse_own(message_id)
         done = self._canceller.end(tx, [seq for seq, _ in rows], cancel_reason(reason))
         self._notify(tx)
-        return [
-            Cancellation(each, "cancelled", "cancelled")
-            if seq in done
-            else Cancellation(each, "too_late", "pending")
-            for seq, each in rows
-        ]
+        return [_ended(each, "cancelled" if seq in done else "pending") for seq, each in rows]
 
     # -- one message ------------------------------------------------------------------------
 
@@ -174,27 +161,23 @@ class Cancelling:
             return self._received(tx, message_id, reason)
         else:
             return self._elsewhere(tx, message_id, row, reason)
-        return Cancellation(message_id, "cancelled", "cancelled")
+        return _ended(message_id, "cancelled")
 
     def _received(self, tx: StoreTransaction, message_id: str, reason: str) -> Cancellation:
         rows = tx.rows(ARRIVED, (message_id,))
         if not rows:
-            state = "dead" if tx.rows(DEAD, (message_id,)) else "absent"
-            return Cancellation(message_id, "too_late", state)
+            return _ended(message_id, "dead" if tx.rows(DEAD, (message_id,)) else "absent")
         if self._canceller.end(tx, [seq for seq, _ in rows], cancel_reason(reason)):
             self._notify(tx)
-            return Cancellation(message_id, "cancelled", "cancelled")
-        state = str(rows[-1][1])
-        done = state == "cancelled"
-        return Cancellation(message_id, "cancelled" if done else "too_late", state)
+            return _ended(message_id, "cancelled")
+        return _ended(message_id, str(rows[-1][1]))
 
     def _elsewhere(
         self, tx: StoreTransaction, message_id: str, row: SentMessage, reason: str
     ) -> Cancellation:
         """Return the outcome of a message that has left; ask its recipient if it is open."""
-        if row.state in ENDED or (row.state == "acked" and self._settings.ack != "stored"):
-            done = row.state == "cancelled"
-            return Cancellation(message_id, "cancelled" if done else "too_late", row.state)
+        if self._has_ended(row):
+            return _ended(message_id, row.state)
         decided = tx.rows(DECIDED, (row.recipient, _key(message_id)))
         if not decided:
             self._ask(tx, message_id, row, reason)
@@ -216,14 +199,16 @@ class Cancelling:
         """Return the recipient's decision; None while it is awaited."""
         rows = self._db.read(SENT, (message_id,))
         if not rows:
-            return Cancellation(message_id, "too_late", "absent")
+            return _ended(message_id, "absent")
         row = SentMessage(*rows[0])
-        if row.state in ENDED or (row.state == "acked" and self._settings.ack != "stored"):
-            done = row.state == "cancelled"
-            return Cancellation(message_id, "cancelled" if done else "too_late", row.state)
+        if self._has_ended(row):
+            return _ended(message_id, row.state)
         decided = self._db.read(DECIDED, (row.recipient, _key(message_id)))
         found = _read_decision(message_id, row.state, decided)
         return None if found.outcome == "asked" else found
+
+    def _has_ended(self, row: SentMessage) -> bool:
+        return row.state in ENDED or (row.state == "acked" and self._settings.ack != "stored")
 
     def _notify(self, tx: StoreTransaction) -> None:
         notifier = self._db.notifier
@@ -238,6 +223,11 @@ def _refuse_own(message_id: str) -> None:
         raise InvalidArgument(YOURSELF)
 
 
+def _ended(message_id: str, state: str) -> Cancellation:
+    """Return the outcome for a message that is in this state for good."""
+    return Cancellation(message_id, "cancelled" if state == "cancelled" else "too_late", state)
+
+
 def _key(message_id: str) -> str:
     return f"{CANCEL}:{message_id}"
 
@@ -249,7 +239,7 @@ def _read_decision(
     reason = rows[0][1] or "" if rows else ""
     decision = reason.removeprefix(f"{UNANSWERED}: ")
     if decision == "cancelled":
-        return Cancellation(message_id, "cancelled", "cancelled")
+        return _ended(message_id, "cancelled")
     if decision.startswith(TOO_LATE):
         return Cancellation(message_id, "too_late", decision.removeprefix(f"{TOO_LATE}: "))
     return Cancellation(message_id, "asked", state)

@@ -11,9 +11,7 @@ from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 
 TASKS: Final = "SELECT kind, name, position, held FROM _onceward_background_tasks"
-NEXT_TASK: Final = (
-    "SELECT position, held FROM _onceward_background_tasks WHERE kind = ? AND name = ?"
-)
+TASK: Final = f"{TASKS} WHERE kind = ? AND name = ?"
 START: Final = """
 INSERT INTO _onceward_background_tasks (kind, name, position)
 VALUES (?, ?, ?)
@@ -115,12 +113,6 @@ def start(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
     tx.run(START, (kind, name, position))
 
 
-def next_task(tx: StoreTransaction, kind: str, name: str) -> tuple[int, bool] | None:
-    """Return a task's progress and whether messages wait for it; None if there is none."""
-    found = tx.rows(NEXT_TASK, (kind, name))
-    return (found[0][0], bool(found[0][1])) if found else None
-
-
 class Task(NamedTuple):
     """A background task and its progress."""
 
@@ -134,6 +126,11 @@ class Task(NamedTuple):
 def tasks(read: Rows) -> list[Task]:
     """Return all background tasks."""
     return [Task(*row) for row in read(TASKS, ())]
+
+
+def task(tx: StoreTransaction, kind: str, name: str) -> Task | None:
+    """Return a background task; None if there is none."""
+    return next((Task(*row) for row in tx.rows(TASK, (kind, name))), None)
 
 
 def advance(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
@@ -243,16 +240,11 @@ def release(tx: StoreTransaction, channel: str, limit: int) -> int:
     return count
 
 
-def dead_letter(tx: StoreTransaction, channel: str) -> list[tuple[str, str]]:
-    """Move messages held for a closed channel to the dead letters; return (id, peer) of each."""
-    seqs = [seq for (seq,) in tx.rows(WAITING, (channel,))]
-    return (
-        dead_letters.add_from_outbox(
-            tx, seqs, reason="channel_closed", error=f"channel {channel} was closed"
-        )
-        if seqs
-        else []
-    )
+def dead_letter(tx: StoreTransaction, channel: str) -> None:
+    """Move messages held for a closed channel to the dead letters."""
+    if seqs := [seq for (seq,) in tx.rows(WAITING, (channel,))]:
+        error = f"channel {channel} was closed"
+        dead_letters.add_from_outbox(tx, seqs, reason="channel_closed", error=error)
 
 
 class Asked(NamedTuple):

@@ -144,12 +144,8 @@ class ChannelSender:
         """Return the copies, held if the channel is paused or has max_pending of ours."""
         most, count = found.config.max_pending, len(fanout.messages)
         full = most is not None and channel_posts.under_way(tx, found.name) + count > most
-        behind = (
-            channel_posts.next_task(tx, "channel", found.name)
-            if most is not None or found.holds
-            else None
-        )
-        if not (found.holds or full or (behind is not None and behind[1])):
+        behind = None if most is None else channel_posts.task(tx, "channel", found.name)
+        if not (found.holds or full or (behind is not None and behind.held)):
             return fanout
         channel_posts.start(tx, "channel", found.name, self.directory.newest(found.name))
         channel_posts.hold(tx, found.name)

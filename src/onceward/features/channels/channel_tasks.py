@@ -80,12 +80,12 @@ class ChannelTasks:
 
         The position moves in the same transaction.
         """
-        task = channel_posts.next_task(tx, "channel", found.name)
+        task = channel_posts.task(tx, "channel", found.name)
         newest = self.directory.newest(found.name)
-        if task is None or newest <= task[0]:
+        if task is None or newest <= task.position:
             return
         channel_posts.trim(tx, found.name, found.config)
-        for late, wanted, known in self._late(found, task[0]):
+        for late, wanted, known in self._late(found, task.position):
             posts = channel_posts.retained(tx, found.name)
             for post in [post for post in posts if _wants(post.topic, wanted, known)]:
                 message_id, agent = self._outbox.composer.mint(), self._db.agent
@@ -171,8 +171,8 @@ class ChannelTasks:
     def _publish(
         self, tx: StoreTransaction, fanouts: list[Fanout], kind: str, position: int, upto: int
     ) -> None:
-        task = channel_posts.next_task(tx, kind, "")
-        if task is None or task[0] != position:
+        task = channel_posts.task(tx, kind, "")
+        if task is None or task.position != position:
             return  # another process was faster
         for fanout in fanouts:
             self._outbox.add_fanout(tx, fanout)
