@@ -176,9 +176,7 @@ def create(
     def work(tx: StoreTransaction) -> bool:
         if not tx.run(CREATE, (name, kind, text, description, owner, tx.now)):
             return False
-        tx.run(
-            JOIN, {"channel": name, "agent": owner, "role": "owner", "now": tx.now, "most": None}
-        )
+        _add(tx, name, owner, "owner", None)
         notice(tx, owner, "channel.created", channel=name, type=kind)
         return True
 
@@ -212,10 +210,7 @@ def join(
     def work(tx: StoreTransaction) -> bool:
         if tx.rows(ROLE, (channel.name, agent)):
             return False
-        if not tx.run(
-            JOIN,
-            {"channel": channel.name, "agent": agent, "role": role, "now": tx.now, "most": most},
-        ):
+        if not _add(tx, channel.name, agent, role, most):
             _explain_join(tx, channel, most)
         notice(tx, by, "participant.joined", channel=channel.name, agent=agent, role=role)
         return True
@@ -223,12 +218,15 @@ def join(
     return directory.write(work)
 
 
+def _add(tx: StoreTransaction, channel: str, agent: str, role: str, most: int | None) -> bool:
+    named = {"channel": channel, "agent": agent, "role": role, "now": tx.now, "most": most}
+    return tx.run(JOIN, named) > 0
+
+
 def _explain_join(tx: StoreTransaction, channel: ChannelInfo, most: int | None) -> None:
-    found = tx.rows(STATE, (channel.name,))
-    if not found:
-        info(None, channel.name)
-    if found[0][0] in ("draining", "closed"):
-        msg = f"channel {channel.name} is {found[0][0]}: it accepts no new members"
+    state = _state(tx, channel.name)
+    if state in ("draining", "closed"):
+        msg = f"channel {channel.name} is {state}: it accepts no new members"
         raise ChannelRefused(msg)
     refuse("participants", f"channel {channel.name} has reached its limit of {most}", most or 0)
 
@@ -263,23 +261,11 @@ def change_state(
     before = (*TRANSITIONS[state], "paused") if state == "paused" else TRANSITIONS[state]
 
     def work(tx: StoreTransaction) -> None:
-        found = tx.rows(STATE, (name,))
-        if not found:
-            info(None, name)
+        now = _state(tx, name)
         require(_role(tx, name, agent), ("owner",), name, agent, f"bring it to {state}")
-        if not tx.run(
-            SET_STATE,
-            {
-                "state": state,
-                "mode": mode,
-                "now": tx.now,
-                "name": name,
-                "before": json.dumps(list(before)),
-            },
-        ):
-            msg = (
-                f"channel {name} is {found[0][0]}: from there it {_next(found[0][0])}, not {state}"
-            )
+        named = {"state": state, "mode": mode, "now": tx.now, "name": name}
+        if not tx.run(SET_STATE, named | {"before": json.dumps(list(before))}):
+            msg = f"channel {name} is {now}: from there it {_next(now)}, not {state}"
             raise ChannelRefused(msg)
 
     directory.write(work)
@@ -295,8 +281,7 @@ def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
     """Delete a closed channel, its members and subscriptions; raise ChannelRefused otherwise."""
 
     def work(tx: StoreTransaction) -> None:
-        if not tx.rows(STATE, (name,)):
-            info(None, name)
+        _state(tx, name)
         require(_role(tx, name, agent), ("owner",), name, agent, "remove it")
         if not tx.run(DELETE, (name,)):
             msg = f"channel {name} is not closed: close it first"
@@ -306,6 +291,14 @@ def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
         notice(tx, agent, "channel.deleted", channel=name)
 
     directory.write(work)
+
+
+def _state(tx: StoreTransaction, name: str) -> str:
+    """Return the state of a channel; raise UnknownChannel if there is none."""
+    found = tx.rows(STATE, (name,))
+    if not found:
+        info(None, name)
+    return str(found[0][0])
 
 
 def _role(tx: StoreTransaction, channel: str, agent: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Final
 
@@ -42,7 +43,7 @@ RETURNING public, name, owner
 ENSURE: Final = f"""
 INSERT INTO mailboxes (public, name, owner, ttl, created_at, expires_at, description,
                        newest_per_key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (:public, :name, :owner, :ttl, :created_at, :expires_at, :description, :newest_per_key)
 ON CONFLICT (public, name) DO NOTHING
 RETURNING {COLUMNS}
 """
@@ -140,19 +141,8 @@ def create(directory: DirectoryDatabase, wanted: MailboxInfo) -> MailboxInfo:
 def _ensure(tx: StoreTransaction, wanted: MailboxInfo) -> tuple[MailboxInfo, bool]:
     _tell_ended(tx, tx.rows(OVER, (wanted.public, wanted.name, tx.now)))
     expires_at = None if wanted.ttl is None else tx.now + wanted.ttl
-    made = tx.rows(
-        ENSURE,
-        (
-            wanted.public,
-            wanted.name,
-            wanted.owner,
-            wanted.ttl,
-            tx.now,
-            expires_at,
-            wanted.description,
-            wanted.newest_per_key,
-        ),
-    )
+    fresh = replace(wanted, created_at=tx.now, expires_at=expires_at)
+    made = tx.rows(ENSURE, asdict(fresh))
     if made and wanted.public:
         body = {
             "mailbox": wanted.name,
