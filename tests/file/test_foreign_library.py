@@ -53,6 +53,7 @@ TRACED = """
 import sys, threading
 threading.settrace(lambda *_: None)
 """
+listed = pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="no list of descriptors")
 guarded = pytest.mark.skipif(
     foreign_library.ends_threads(), reason="a hook would end threads of this traced process"
 )
@@ -232,3 +233,105 @@ def test_a_file_is_opened_only_after_its_creator_closed_the_descriptor(
     with Postbox(path, agent="a", start=False):
         second.join()
     assert ["closed", "opened"] == opened
+
+
+@listed
+def test_a_look_asks_for_no_descriptor_of_an_open_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many files are open, an opening asks for the files of foreign descriptors only."""
+    asked = list[int]()
+    of = descriptors._key
+
+    def look() -> int:
+        asked.clear()
+        descriptors.table.forget()
+        descriptors.table.holder(tmp_path / "none.db")
+        return len(asked)
+
+    monkeypatch.setattr(descriptors, "table", descriptors.DescriptorTable())
+    monkeypatch.setattr(descriptors, "_key", lambda number: asked.append(number) or of(number))  # type: ignore[func-returns-value]
+    boxes, seen = list[Postbox](), list[int]()
+    for count in (5, 15):
+        while len(boxes) < count:
+            name = f"a{len(boxes)}"
+            boxes.append(Postbox(tmp_path / f"{name}.db", agent=name, start=False))
+        seen.append(look())
+    with (tmp_path / "other").open("w"):
+        seen.append(look())
+    for box in boxes:
+        box.close()
+
+    assert [0, 1] == [each - seen[0] for each in seen[1:]]
+
+
+@listed
+@pytest.mark.parametrize("ends", ["closed", "reopened", "unlocked"])
+def test_a_foreign_handle_with_the_number_of_an_own_one_is_found(tmp_path: Path, ends: str) -> None:
+    """A number that was a connection's, or a lock's, is asked for again once that is closed."""
+    for name in "ab":
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
+    box = Postbox(tmp_path / "a.db", agent="a", start=False)
+    descriptors.table.forget()
+    descriptors.table.holder(tmp_path / "none.db")
+    ours = set(descriptors.table._ours.values())
+    handles = list[Any]()
+
+    def take_numbers() -> None:
+        while len(handles) < 20:
+            handles.append((tmp_path / "b.db").open("rb"))
+
+    if ends == "reopened":
+        box._db._drop()
+        take_numbers()
+        box._db.recover()
+    elif ends == "unlocked":
+        presence = box._run._presence
+        assert presence is not None
+        presence.close()
+        take_numbers()
+    else:
+        box.close()
+        take_numbers()
+    for each in [each for each in handles if each.fileno() not in ours]:
+        each.close()
+        handles.remove(each)
+    try:
+        assert handles
+        with pytest.raises(ForeignHandle, match="descriptor"):
+            Postbox(tmp_path / "b.db", agent="b", start=False)
+    finally:
+        for each in handles:
+            each.close()
+        box.close()
+
+
+@listed
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_that_closes_what_it_inherited_finds_foreign_handles(tmp_path: Path) -> None:
+    """A daemon closes its parent's descriptors; their numbers are not the parent's files there."""
+    code = """
+import os, sys
+from onceward import Postbox
+from onceward.errors import ForeignHandle
+from onceward.file import descriptors
+a, b = sys.argv[1:]
+Postbox(b, agent="b", start=False).close()
+box = Postbox(a, agent="a", start=False)
+numbers = [number for number in descriptors.table._ours.values()]
+if os.fork() == 0:
+    for number in numbers:
+        os.close(number)
+    handle = open(b, "rb")
+    try:
+        Postbox(b, agent="b", start=False)
+    except ForeignHandle:
+        os._exit(0 if handle.fileno() in numbers else 3)
+    os._exit(4)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"{tmp_path}/a.db", f"{tmp_path}/b.db"], check=False
+    )
+
+    assert 0 == done.returncode

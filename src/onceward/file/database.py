@@ -114,6 +114,12 @@ class Database:
 
     application_id: ClassVar[int] = migrations.APPLICATION_ID
     """Mark in the header of a new file."""
+    quiet = 0
+    """Number of looks since the last use; see ``rest_if_quiet``."""
+    _ticks = 0
+    """Rows in which the writer's connection stored the time."""
+    _descriptors: tuple[file_checks.FileKey, ...] = ()
+    """The files of which that connection has descriptors."""
 
     def __init__(
         self,
@@ -131,10 +137,6 @@ class Database:
         self._pid, self.users = os.getpid(), 0
         self.closing = False
         """Whether its last user has closed it: another opening waits until the file is closed."""
-        self.quiet = 0
-        """Number of looks since the last use; see ``rest_if_quiet``."""
-        self._ticks = 0
-        """Rows in which the writer's connection stored the time."""
         self._openings, self._migrated = 0, False
         self._only_takes_parcels = only_takes_parcels
         self._foreign_keys = False
@@ -397,6 +399,7 @@ class Database:
         # A Python callback may be interrupted before it sets the flag; this one is not Python.
         con.set_rollback_hook(partial(setattr, self.writer, "undone", 1), id="undone")
         self.writer.handle = con
+        self._descriptors = descriptors.table.opened(self.path)
         self.guard = ReplacedFileDetector(self.path)
         self._openings += 1
         self._ticks, self._reopening = 0, _Reopening()
@@ -539,6 +542,7 @@ class Database:
     def _drop(
         self, let_go: Callable[[apsw.Connection | None], None] = close_without_checkpoint
     ) -> None:
+        descriptors.table.closing(self._descriptors)
         with self._reading:
             self.writer.handle = None
             self.readers.replace(let_go)
@@ -800,6 +804,7 @@ class Database:
     def _take_from_holder(self) -> None:
         """Close the file although a thread has an open transaction, which is rolled back."""
         log.bind(agent=self.agent).warning("transaction rolled back by close", path=str(self.path))
+        descriptors.table.closing(self._descriptors)
         con, until = self._con, time.monotonic() + LAST_WRITE
         while con is not None and time.monotonic() < until:
             self.busy_handler.deadline = 0.0  # of a statement that is waiting for another process

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,8 @@ MANY: Final = 64
 """Number of descriptors above which one scan serves several openings: it costs a call for each."""
 MOMENT: Final = 1.0
 """Seconds for which such a scan is used."""
+NEXT: Final = 8
+"""Number of lowest free descriptors among which those of a connection that just opened are."""
 SIDE_FILES: Final = ("", "-wal", "-shm")
 Found = tuple[int, str]
 """A descriptor and the name of its file."""
@@ -25,13 +28,17 @@ class DescriptorTable:
     The files behind the descriptors of this process at the last scan.
 
     With many descriptors, one scan serves all openings for a short time. A match is checked again,
-    so a closed descriptor is never reported.
+    so a closed descriptor is never reported. Descriptors of open files of ours are known from their
+    opening until they are about to be closed: a scan does not ask for their files.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._looked_at = clock, 0.0
         self._count = 0
+        self._taken = set[int]()
+        """Descriptors that were in use at the last scan or have been found in use since."""
         self._held: dict[FileKey, list[int]] = {}
+        self._ours: dict[FileKey, int] = {}
 
     def holder(self, path: Path) -> Found | None:
         """Return a descriptor of the database at *path* or of its side files, or None."""
@@ -40,7 +47,7 @@ class DescriptorTable:
             self._look(now)
         for name in (f"{path}{suffix}" for suffix in SIDE_FILES):
             key = file_key(name)
-            for number in self._held.get(key, ()) if key is not None else ():
+            for number in self._numbers_of(key) if key is not None else ():
                 if _key(number) == key:
                     return number, name
         return None
@@ -49,14 +56,49 @@ class DescriptorTable:
         """Scan again at the next opening: another library is about to open a file."""
         self._count = 0
 
+    def opened(self, path: Path) -> tuple[FileKey, ...]:
+        """
+        Remember the descriptors of a database that this thread has just opened; return its keys.
+
+        The system gives the lowest free numbers. One that another thread took is not remembered.
+        """
+        keys = {key for suffix in SIDE_FILES if (key := file_key(f"{path}{suffix}")) is not None}
+        free = (n for n in range(len(self._taken) + NEXT) if n not in self._taken)
+        for number in list(islice(free, NEXT)):
+            key = _key(number)
+            if key is not None:
+                self._taken.add(number)
+                if key in keys:
+                    self._ours[key] = number
+        return tuple(keys)
+
+    def keep(self, number: int) -> tuple[FileKey, ...]:
+        """Remember a descriptor of ours; return its key for ``closing``."""
+        key = _key(number)
+        if key is None:
+            return ()
+        self._ours[key] = number
+        return (key,)
+
+    def closing(self, keys: Iterable[FileKey]) -> None:
+        """Forget descriptors before they are closed: their numbers may soon be of other files."""
+        for key in keys:
+            self._ours.pop(key, None)
+
+    def _numbers_of(self, key: FileKey) -> Iterable[int]:
+        ours = self._ours.get(key)
+        return self._held.get(key, ()) if ours is None else (*self._held.get(key, ()), ours)
+
     def _look(self, now: float) -> None:
         held: defaultdict[FileKey, list[int]] = defaultdict(list)
         numbers = _numbers()
-        for number in numbers:
+        for number in numbers - set(self._ours.values()):
             key = _key(number)
-            if key is not None:
+            if key is None:  # that of the scan itself, which is free again
+                numbers.discard(number)
+            else:
                 held[key].append(number)
-        self._held, self._count, self._looked_at = held, len(numbers), now
+        self._held, self._taken, self._count, self._looked_at = held, numbers, len(numbers), now
 
 
 def _key(number: int) -> FileKey | None:
@@ -67,12 +109,16 @@ def _key(number: int) -> FileKey | None:
     return found.st_dev, found.st_ino
 
 
-def _numbers() -> list[int]:
+def _numbers() -> set[int]:
     try:
-        return [int(name) for name in os.listdir("/dev/fd") if name.isdigit()]
-    except OSError:
-        return []
+        return set(map(int, os.listdir("/dev/fd")))
+    except (OSError, ValueError):
+        return set()
 
 
 table: Final = DescriptorTable()
 """The descriptors of this process."""
+
+if hasattr(os, "register_at_fork"):
+    # a child may close what it inherited
+    os.register_at_fork(after_in_child=table._ours.clear)

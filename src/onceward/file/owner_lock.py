@@ -10,6 +10,8 @@ from threading import Event
 from typing import Final
 
 from onceward.errors import Busy
+from onceward.file import descriptors
+from onceward.file.file_checks import FileKey
 
 LOOK_EVERY: Final = 0.005
 
@@ -26,10 +28,12 @@ class OwnerLock:
 
     def __init__(self, path: Path, *, patience: float) -> None:
         self._handle, self.exclusive = -1, False
+        self._known: tuple[FileKey, ...] = ()
         if sys.platform == "win32":
             return
         try:
             self._handle = os.open(f"{path}-run", os.O_RDWR | os.O_CREAT, 0o600)
+            self._known = descriptors.table.keep(self._handle)
             self.exclusive = self._locked(alone=True)
             deadline = time.monotonic() + patience
             while not (self.exclusive or self._locked(alone=False)):
@@ -62,5 +66,6 @@ class OwnerLock:
     def close(self) -> None:
         """Release the lock."""
         handle, self._handle = self._handle, -1
+        descriptors.table.closing(self._known)
         if handle >= 0:
             os.close(handle)

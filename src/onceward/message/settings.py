@@ -343,11 +343,9 @@ class Settings(BaseModel):
             InvalidArgument: a value is out of its bounds or a name is unknown.
 
         """
-        values = dict(project) | {
-            field: env[PREFIX + field.upper()]
-            for field in cls.model_fields
-            if PREFIX + field.upper() in env
-        }
+        variables = {PREFIX + field.upper(): field for field in cls.model_fields}
+        # for a name that it does not have, os.environ handles two exceptions: 5 µs
+        values = dict(project) | {variables[n]: env[n] for n in env if n in variables}
         if given is not None:
             values |= {name: getattr(given, name) for name in given.model_fields_set}
         values |= overrides
