@@ -17,9 +17,10 @@ from cloudevents.core.v1.event import CloudEvent
 
 from onceward.errors import InvalidMessage
 from onceward.message import frame
-from onceward.message.frame import REMEMBERED, Frame, digest
+from onceward.message.frame import REMEMBERED, Frame, digest, key_ends
 
 Write = Callable[..., str]
+LONG = "x" * REMEMBERED
 BASE = {"specversion": "1.0", "id": "1", "source": "urn:onceward:a", "type": "t", "recipient": "b"}
 FULL: dict[str, Any] = {
     "session": "run 42",
@@ -245,6 +246,26 @@ def test_keys_that_come_once_are_taken(data: object, separators: tuple[str, str]
     text = json.dumps(BASE | {"data": data, "topic": None}, separators=separators)
 
     assert data == Frame.parse(text).data
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["é" + LONG, LONG.join(["", '":', '" :', '""', '"":', ":", '"']), '":"é:' * REMEMBERED],
+    ids=["none", "few", "many"],
+)
+def test_keys_of_a_long_text_are_counted_alike(text: str) -> None:
+    """With few quotes in it or with many, the same places are found that end keys."""
+    assert text.count('":') == key_ends(text) == key_ends(text.encode())
+
+
+def test_a_key_that_comes_twice_in_a_long_text_is_no_frame() -> None:
+    """A long body does not hide it."""
+    body = json.dumps({"a": LONG})
+    text = text_of()[:-1] + f',"data":{body}}}'
+
+    assert {"a": LONG} == Frame.parse(text).data
+    with pytest.raises(InvalidMessage, match="comes twice"):
+        Frame.parse(text.replace('{"a":', '{"a":1,"a":'))
 
 
 @pytest.mark.parametrize("changes", [{}, {"tenant": None, "topic": None}, {"data": [{"a": 1}]}])

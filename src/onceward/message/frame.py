@@ -125,8 +125,7 @@ class Frame(BaseModel):
             if found.__pydantic_extra__ or found.data_base64 is not None:
                 found.check()
             keys = len(found.__pydantic_fields_set__) + count_keys(found.data)
-            ends = text.count('":') if isinstance(text, str) else text.count(b'":')
-            if ends != keys:  # a reader keeps one value per key: another may be lost
+            if key_ends(text) != keys:  # a reader keeps one value per key: another may be lost
                 refuse_repeated_keys(text)
         except (ValueError, RecursionError) as error:
             msg = f"not a frame: {error}"
@@ -411,6 +410,8 @@ def json_string(text: str) -> str:
 
 REMEMBERED: Final = 32_768
 """Characters from which a text's digest is remembered: computing it takes longer than a lookup."""
+FEW_QUOTES: Final = 1000
+"""Characters for each quote of a text that has few."""
 _last: tuple[str | None, bytes] = (None, b"")
 """The long text whose digest was computed last, and the digest."""
 
@@ -430,6 +431,23 @@ def digest(text: str) -> bytes:
     if len(text) >= REMEMBERED:
         _last = text, found
     return found
+
+
+def key_ends(text: str | bytes) -> int:
+    """
+    Return how often a quote and a colon follow each other.
+
+    In a long text with few quotes only these are looked at: that is ten times as fast.
+    """
+    if isinstance(text, bytes):
+        return text.count(b'":')
+    if len(text) < REMEMBERED or text.count('"') > len(text) // FEW_QUOTES:
+        return text.count('":')
+    count, at = 0, text.find('"')
+    while at >= 0:
+        count += text.startswith(":", at + 1)
+        at = text.find('"', at + 1)
+    return count
 
 
 def body_size(frame: Frame) -> int:
