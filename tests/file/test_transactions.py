@@ -10,6 +10,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import InvalidMessage, StoreClosed, StoreError, StoreFault
+from onceward.file.transaction import StoreTransaction
 
 Open = Callable[..., Postbox]
 
@@ -34,6 +35,31 @@ def test_rows_and_mail_are_one_commit(ledger: Postbox) -> None:
         message_id = tx.send("b", 1)
 
     assert (([1], 1), "pending") == (seen(ledger), ledger.resolve(message_id))
+
+
+def test_all_transactions_run_on_one_cursor(ledger: Postbox) -> None:
+    """A statement takes no cursor of its own, which would cost half as much as the statement."""
+    used = [ledger._db.write(lambda tx: tx._execute.__self__) for _ in range(2)]  # type: ignore[attr-defined]
+    con = ledger._db._con
+    assert con is not None
+
+    assert used[0] is used[1]
+    assert used[0].connection is con
+
+
+def test_a_read_that_an_exception_ends_holds_nothing(ledger: Postbox) -> None:
+    """After a rollback the cursor keeps no snapshot, so the WAL can be emptied."""
+
+    def unread(tx: StoreTransaction) -> None:
+        tx._execute("SELECT * FROM sqlite_schema")
+        message = "before its rows are read"
+        raise KeyError(message)
+
+    with pytest.raises(KeyError):
+        ledger._db.write(unread)
+    ledger._db.checkpoint(truncate=True)
+
+    assert 0 == Path(f"{ledger.file.path}-wal").stat().st_size
 
 
 def test_an_exception_undoes_rows_and_mail(ledger: Postbox) -> None:

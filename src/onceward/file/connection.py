@@ -59,6 +59,8 @@ PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
     CACHE,  # 16 MiB: a million pending rows must not make the process large
 )
+CLOSED_ERRORS: Final = (apsw.ConnectionClosedError, apsw.CursorClosedError)
+"""Errors of a connection that was closed, and of its cursors."""
 STATEMENTS: Final = 512
 """
 Prepared statements that a connection keeps; as many as apsw allows.
@@ -244,7 +246,11 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
         ):
             return _not_opened(error, path)
         case (
-            apsw.IOError() | apsw.NoMemError() | apsw.ProtocolError() | apsw.ConnectionClosedError()
+            apsw.IOError()
+            | apsw.NoMemError()
+            | apsw.ProtocolError()
+            | apsw.ConnectionClosedError()
+            | apsw.CursorClosedError()
         ):
             return StoreFault(f"{path}: {error}; nothing was written, check the disk and try again")
         case apsw.ConstraintError() if MARK in str(error):

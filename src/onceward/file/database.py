@@ -398,7 +398,7 @@ class Database:
         con.set_rollback_hook(self.writer.rolled_back)
         # A Python callback may be interrupted before it sets the flag; this one is not Python.
         con.set_rollback_hook(partial(setattr, self.writer, "undone", 1), id="undone")
-        self.writer.handle = con
+        self.writer.use(con)
         self._descriptors = descriptors.table.opened(self.path)
         self.guard = ReplacedFileDetector(self.path)
         self._openings += 1
@@ -544,7 +544,7 @@ class Database:
     ) -> None:
         descriptors.table.closing(self._descriptors)
         with self._reading:
-            self.writer.handle = None
+            self.writer.use(None)
             self.readers.replace(let_go)
             for con in (self._reader, self._con):
                 let_go(con)

@@ -10,10 +10,9 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, SupportsIndex, TypeVar
 
-import apsw
 from pydantic_core import to_json
 
-from onceward.file.connection import BusyHandler
+from onceward.file.connection import CLOSED_ERRORS, BusyHandler
 from onceward.message.clock import Clock, Millis, MonotonicFileClock
 from onceward.message.parcel import Durability, Receipt
 
@@ -56,6 +55,10 @@ class Handle(Protocol):
         """Run *sql*, through the statement cache unless told otherwise."""
         ...
 
+    def cursor(self) -> Any:
+        """Return a new cursor."""
+        ...
+
     def executemany(self, sql: str, bindings: Any) -> Any:
         """Run *sql* for each of *bindings*."""
         ...
@@ -71,6 +74,10 @@ class Handle(Protocol):
     def release_memory(self) -> None:
         """Free the memory of unused pages."""
         ...
+
+
+Execute = Callable[..., Any]
+"""Runs a statement as ``Handle.execute`` does."""
 
 
 class FileGuard(Protocol):
@@ -151,6 +158,7 @@ class StoreTransaction:
     """An open transaction: SQL, the ids of its messages, and the calls after its commit."""
 
     __slots__ = (
+        "_execute",
         "_refused",
         "batched_inserts",
         "batching",
@@ -172,8 +180,9 @@ class StoreTransaction:
         "wakeups",
     )
 
-    def __init__(self, handle: Handle, now: Millis) -> None:
+    def __init__(self, handle: Handle, now: Millis, execute: Execute | None = None) -> None:
         self.handle = handle
+        self._execute = handle.execute if execute is None else execute
         self.now = now
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
@@ -213,13 +222,13 @@ class StoreTransaction:
         """Run *sql* and return all rows; no cursor stays open."""
         if self.batched_inserts:
             self._write_batched()
-        found: list[tuple[Any, ...]] = self.handle.execute(sql, bindings).fetchall()
+        found: list[tuple[Any, ...]] = self._execute(sql, bindings).fetchall()
         return found
 
     def commit(self) -> None:
         """Commit it durably."""
         self.may_be_durable = True
-        self.handle.execute("COMMIT")
+        self._execute("COMMIT")
         if self.on_durable is not None:
             self.on_durable()
 
@@ -227,7 +236,7 @@ class StoreTransaction:
         """Run one changing statement and return how many rows it changed."""
         if self.batched_inserts:
             self._write_batched()
-        self.handle.execute(sql, bindings)
+        self._execute(sql, bindings)
         return self.handle.changes()
 
     def many(self, sql: str, bindings: Any) -> None:
@@ -247,7 +256,7 @@ class StoreTransaction:
             self._write_batched()
         whole = len(rows) - len(rows) % ROWS_PER_INSERT
         for start in range(0, whole, ROWS_PER_INSERT):
-            self.handle.execute(
+            self._execute(
                 _multi_row(sql), tuple(chain.from_iterable(rows[start : start + ROWS_PER_INSERT]))
             )
         self.handle.executemany(sql, rows[whole:])
@@ -291,9 +300,9 @@ class StoreTransaction:
     def abandon(self) -> None:
         """Roll back the open transaction of the connection, if any; closing it does the same."""
         self.batched_inserts.clear()
-        with suppress(apsw.ConnectionClosedError):
+        with suppress(*CLOSED_ERRORS):
             if self.handle.in_transaction:
-                self.handle.execute("ROLLBACK")
+                self._execute("ROLLBACK")
 
     def after_commit(self, effect: Callable[[], None]) -> None:
         """Call *effect* once the commit is done; never if it is rolled back."""
@@ -313,7 +322,7 @@ class StoreTransaction:
             self._write_batched()
         self.savepoints += 1
         mark = self.mark(f"job{self.savepoints}")
-        self.handle.execute(f"SAVEPOINT {mark.name}", can_cache=False)
+        self._execute(f"SAVEPOINT {mark.name}", can_cache=False)
         return mark
 
     def mark(self, name: str) -> SavepointMark:
@@ -329,15 +338,15 @@ class StoreTransaction:
         """End the inner unit and keep its writes in the transaction."""
         if self.batched_inserts:
             self._write_batched()
-        self.handle.execute(f"RELEASE {mark.name}", can_cache=False)
+        self._execute(f"RELEASE {mark.name}", can_cache=False)
 
     def rollback_savepoint(self, mark: SavepointMark) -> None:
         """Undo the inner unit and its entries since *mark*; do nothing if SQLite undid all."""
         self.batched_inserts.clear()
         self.forget_since(mark)
         if self.alive:
-            self.handle.execute(f"ROLLBACK TO {mark.name}", can_cache=False)
-            self.handle.execute(f"RELEASE {mark.name}", can_cache=False)
+            self._execute(f"ROLLBACK TO {mark.name}", can_cache=False)
+            self._execute(f"RELEASE {mark.name}", can_cache=False)
 
 
 class NestedBlock:
