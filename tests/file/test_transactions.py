@@ -39,7 +39,11 @@ def test_rows_and_mail_are_one_commit(ledger: Postbox) -> None:
 
 def test_all_transactions_run_on_one_cursor(ledger: Postbox) -> None:
     """A statement takes no cursor of its own, which would cost half as much as the statement."""
-    used = [ledger._db.write(lambda tx: tx._execute.__self__) for _ in range(2)]  # type: ignore[attr-defined]
+
+    def cursor(tx: Any) -> Any:
+        return tx._execute.__self__
+
+    used = [ledger._db.write(cursor) for _ in range(2)]
     con = ledger._db._con
     assert con is not None
 
