@@ -741,7 +741,7 @@ class Writer:
         if handle.in_transaction:
             handle.execute("ROLLBACK")
         try:
-            execute = cast("Execute", self._execute)
+            execute = self._execute or handle.execute
             if synced is self._relaxed:
                 self._relax(execute, synced=synced)
             execute("BEGIN IMMEDIATE")
