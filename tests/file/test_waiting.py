@@ -225,14 +225,18 @@ def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
     The file stays closed.
     """
     turn = box._db.writer.queue
-    look = turn.check
+    mutex = turn._mutex
 
-    def late() -> None:
-        look()
-        turn.check = look  # type: ignore[method-assign]
-        box.close()
+    class Late:
+        def __enter__(self) -> bool:
+            turn._mutex = mutex
+            box.close()
+            return mutex.acquire()
 
-    turn.check = late  # type: ignore[method-assign]
+        def __exit__(self, *_: object) -> None:
+            mutex.release()
+
+    turn._mutex = Late()  # type: ignore[assignment]
     with pytest.raises(StoreClosed):
         box.send("b", 1)
 

@@ -162,6 +162,7 @@ class Database:
         self.write_with_next = self.writer.write_with_next
         self.transaction = self.writer.transaction
         self.outside_handler = self.writer.outside_handler
+        self.write_outside = self.writer.write_outside
         self.guard = ReplacedFileDetector(self.path)
         self.receivers: tuple[Callable[[Parcel], Answer], ...] = ()
         """Functions of the postboxes that have it open; the last one accepts its parcels."""

@@ -241,7 +241,8 @@ class WriteQueue:
 
         ``leave`` must follow, even if this raises.
         """
-        self.check()
+        if self.closed or os.getpid() != self._pid:
+            self.check()
         timeout = self.timeout if within is None else within
         deadline = time.monotonic() + timeout
         with self._mutex:
@@ -608,6 +609,13 @@ class Writer:
         host = self.thread_transactions.hosts.get(get_ident())
         return NO_HANDLER if host is None else self._beside(host)
 
+    def write_outside(self, work: Callable[[StoreTransaction], T]) -> T:
+        """Run *work* and commit it before this returns, although this thread runs a handler."""
+        if get_ident() not in self.thread_transactions.hosts:
+            return self.write(work)
+        with self.outside_handler():
+            return self.write(work)
+
     @contextmanager
     def _beside(self, host: TransactionHost) -> Iterator[None]:
         try:
@@ -833,15 +841,18 @@ class Writer:
         self, batch: list[WriteRequest[Any]], tx: StoreTransaction
     ) -> BaseException | None:
         """Run a batch without savepoints and with gathered rows; return the first error, if any."""
+        tx.batching = True
         try:
-            with tx.batch_inserts():
-                for request in batch:
-                    request.attempt(tx, self._store.translate_error, nested=False)
-                    if request.error is not None:
-                        tx.batched_inserts.clear()
-                        return self._attribute_error(request, batch[0])
+            for request in batch:
+                request.attempt(tx, self._store.translate_error, nested=False)
+                if request.error is not None:
+                    tx.batched_inserts.clear()
+                    return self._attribute_error(request, batch[0])
+            tx.end_batching()
         except Exception as error:  # noqa: BLE001 - run alone, each request gets its own error
             return self._store.translate_error(error)
+        finally:
+            tx.batching = False
         return None
 
     def _attribute_error(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, groupby
 from operator import itemgetter
@@ -261,23 +261,17 @@ class StoreTransaction:
             )
         self.handle.executemany(sql, rows[whole:])
 
-    @contextmanager
-    def batch_inserts(self) -> Iterator[None]:
+    def end_batching(self) -> None:
         """
-        Gather rows that need no read of the file, and write all of them at the end.
+        Write the rows that were gathered while ``batching``.
 
-        The caller that triggered the flush may swallow another request's error,
-        so it is raised again at the end.
+        The caller that triggered an earlier write may have swallowed another request's error, so it
+        is raised again.
         """
-        self.batching = True
-        try:
-            yield
-            if self.batched_inserts:
-                self._write_batched()
-            if self._refused is not None:
-                raise self._refused
-        finally:
-            self.batching, self._refused = False, None
+        if self.batched_inserts:
+            self._write_batched()
+        if self._refused is not None:
+            raise self._refused
 
     def gather(self, sql: str, row: tuple[Any, ...]) -> None:
         """Insert *row* by *sql*; while ``batching``, later together with others."""

@@ -64,17 +64,25 @@ class Counted:
         assert self.go_on.wait(LIMIT)
 
 
+class Waited(EngineTask):
+    """A task whose end a test waits for."""
+
+    def __init__(self, work: Callable[[], float | None]) -> None:
+        super().__init__("onceward-test", work)
+        self.over: Event = Event()
+
+
 def planned(
     threads: EngineThreads, work: Callable[[], float | None], seconds: float | None = None
-) -> EngineTask:
+) -> Waited:
     """Return a task that was planned."""
     threads.start()
-    task = EngineTask("onceward-test", work)
+    task = Waited(work)
     threads.plan(task, seconds)
     return task
 
 
-def ended(threads: EngineThreads, *tasks: EngineTask) -> bool:
+def ended(threads: EngineThreads, *tasks: Waited) -> bool:
     """End tasks and return whether none of them runs any more."""
     for task in tasks:
         threads.end(task)

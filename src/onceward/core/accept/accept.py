@@ -351,10 +351,8 @@ class Receiver:
             if each.frame is not None and each.frame.mailbox is not None and self._inspect:
                 frames = self._inspect(frames)
                 break
-        with self._db.outside_handler():
-            return self._db.write(
-                partial(self._accept, parcel=parcel, policy=policy, frames=frames)
-            ).answer
+        work = partial(self._accept, parcel=parcel, policy=policy, frames=frames)
+        return self._db.write_outside(work).answer
 
     def _accept(
         self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]

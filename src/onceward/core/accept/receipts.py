@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Final, NamedTuple
+
+from pydantic_core import from_json, to_json
 
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
@@ -45,7 +46,7 @@ def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> No
             own.settle(tx, listed)
             continue
         tx.outgoing[peer] = None
-        rows.append((peer, json.dumps(listed), tx.now))
+        rows.append((peer, to_json(listed).decode(), tx.now))
     if rows:
         tx.many(ENQUEUE, rows)
 
@@ -69,7 +70,7 @@ def pending(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
     if not rows:
         return NONE
     upto, _, epoch, number = rows[-1]
-    listed = [Receipt(*entry) for _, text, *_ in rows for entry in json.loads(text)]
+    listed = [Receipt(*entry) for _, text, *_ in rows for entry in from_json(text)]
     return PendingReceipts(upto, tuple(listed), None if epoch is None else (epoch, number))
 
 
@@ -83,11 +84,11 @@ def first(
     """
     taken, upto = 0, 0
     for seq, text, *_ in tx.rows(PENDING, (peer, limit)):
-        listed = json.loads(text)
+        listed = from_json(text)
         if taken + len(listed) > count:
             if taken < count:
-                here = {"first": json.dumps(listed[: count - taken]), "seq": seq}
-                tx.run(REST, {"rest": json.dumps(listed[count - taken :]), "seq": seq})
+                here = {"first": to_json(listed[: count - taken]).decode(), "seq": seq}
+                tx.run(REST, {"rest": to_json(listed[count - taken :]).decode(), "seq": seq})
                 tx.run(SHORTEN, here)
                 upto = seq
             break

@@ -100,6 +100,8 @@ class EngineLoop(EngineTask):
     the loops of a *team*, which do the same work, a notification wakes one.
     """
 
+    over: Event
+
     def __init__(
         self,
         db: Database,
@@ -115,7 +117,7 @@ class EngineLoop(EngineTask):
         self._db, self._kind, self._look = db, name, look
         self._reaper, self._pause, self._team = reaper, pause, team
         self._threads = engine_threads()
-        self.stopping = Event()
+        self.over, self.stopping = Event(), Event()
         self._unlisten: Callable[[], None] = lambda: None
         self.started = False
         """Whether the loop runs in the background; else its engine runs on the caller's thread."""

@@ -78,8 +78,8 @@ class EngineTask:
         self.ended = False
         self.due = math.inf
         self.queued_at = 0.0
-        self.over = Event()
-        """Set once the task has ended and no longer runs."""
+        self.over: Event | None = None
+        """Set once the task has ended and no longer runs; None if nothing waits for that."""
 
 
 class _File:
@@ -203,15 +203,13 @@ class EngineThreads:
         with self._lock:
             task.ended = True
             if task.state != "running":
-                task.state = "over"
-                task.over.set()
+                self._finish(task)
 
     def _plan(self, task: EngineTask, seconds: float | None) -> None:
         """Decide what follows a run or the start."""
         task.due = math.inf
         if task.ended:
-            task.state = "over"
-            task.over.set()
+            self._finish(task)
         elif task.notified or seconds == 0.0:
             self._enqueue(task)
         else:
@@ -221,6 +219,12 @@ class EngineThreads:
                 heapq.heappush(self._timers, (task.due, next(self._number), task))
                 if task.due < self._waits_until:
                     self._wake_waiting()
+
+    @staticmethod
+    def _finish(task: EngineTask) -> None:
+        task.state = "over"
+        if task.over is not None:
+            task.over.set()
 
     def _enqueue(self, task: EngineTask) -> None:
         task.queued_at = time.monotonic()

@@ -168,8 +168,7 @@ class HandlerCommitBatch:
         with self._lock:
             if self._inside:
                 return work(self.join())
-            with self._db.outside_handler():
-                return self._db.write(work)
+            return self._db.write_outside(work)
 
     def free(self) -> None:
         """
@@ -193,8 +192,7 @@ class HandlerCommitBatch:
         """Commit *work* separately, before the handler ends; raise the errors of ``free``."""
         with self._lock:
             self.free()
-            with self._db.outside_handler():
-                return self._db.write(work)
+            return self._db.write_outside(work)
 
     @contextmanager
     def alone(self) -> Iterator[StoreTransaction]:
