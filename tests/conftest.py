@@ -46,6 +46,10 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of its own in it
 """A folder in memory: a test that kills processes finds there what it finds on a disk."""
 
 
+COLLECT_AFTER = 10_000
+"""New objects after which garbage is looked for; by itself Python does after 700."""
+
+
 ROOM = 4 << 30
 """Free bytes from which on ``MEMORY`` is used."""
 
@@ -97,6 +101,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
         gc.enable()
 
 
