@@ -85,7 +85,6 @@ def test_2_usage_where_nothing_says_which_agent(cli: Cli, monkeypatch: pytest.Mo
         "receive",
         "receive --keep",
         "show 0000",
-        "dead show 0000",
         "dead replay 0000",
         "dead replay --all --yes",
         "peers remove nobody",

@@ -55,7 +55,7 @@ def test_dead_letters_are_listed_and_shown(cli: Cli, buried: list[str]) -> None:
     assert sorted(buried) == sorted(row["id"] for row in rows)
     assert [] == cli("dead", "ls", "--reason", "expired").lines
 
-    shown = cli("dead", "show", buried[1], "--json").json
+    shown = cli("show", buried[1], "--json").json
     assert (buried[1], {"n": 1}) == (shown["id"], shown["rows"][0]["frame"]["data"])
 
 

@@ -142,7 +142,7 @@ VERBS: dict[type, dict[str, str]] = {
     },
     DeadLetters: {
         "list": "dead ls",
-        "get": "dead show",
+        "get": "show",
         "replay": "dead replay",
         "replay_all": "dead replay",
         "discard": "dead discard",

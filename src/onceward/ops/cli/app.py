@@ -61,7 +61,7 @@ TABLE: Final = (
     ("nats", "nats", "setup"),
     ("keys", "keys", "new add ls rotate remove"),
     ("peers", "peers", "ls add allow remove reset subscribe unsubscribe ping"),
-    ("dead", "dead", "ls show replay discard"),
+    ("dead", "dead", "ls replay discard"),
     ("queue", "sessions", "ls set reorder discard pause resume remove"),
     ("runs", "sessions", "runs run abort"),
     ("poll", "sessions", "stats"),

@@ -1,4 +1,4 @@
-"""``onceward dead``: list, replay and discard dead letters."""
+"""``onceward dead``: list, replay and discard dead letters; ``onceward show`` shows one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from onceward.file.read_only import FileReader
 from onceward.ops.cli.choice import Choice, Filter, Outcome, by_id, in_bulk
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan
-from onceward.ops.cli.exit_codes import DONE, Usage
-from onceward.ops.cli.ls import with_frame
+from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.options import Limit, Quiet, said
-from onceward.ops.cli.output import dated, document, show_one
-from onceward.ops.cli.readonly import views, whole_id
+from onceward.ops.cli.readonly import views
 from onceward.ops.cli.stdin import confirm
-from onceward.ops.cli.target import CONVERSATION, WHERE, Conversation, Where, open_box
-from onceward.ops.views.messages import dead_ids, message
+from onceward.ops.cli.target import CONVERSATION, Conversation, open_box
 
 FILTER = Filter()
 CHOICE = Choice()
-Id = Annotated[str, said("Its id, or a unique prefix of it.")]
 Ids = Annotated[
     str,
     said(
@@ -52,29 +48,12 @@ def ls(
     where: Conversation = CONVERSATION,
 ) -> Found:
     """
-    List dead letters, oldest first.
+    List dead letters, oldest first; onceward show prints all of one, with its frame.
 
     Example: onceward dead ls --reason rejected --older-than 7d
     """
     rows = sought.rows(found, where.session, older_than)
     return rows[:limit] if limit >= 0 else rows
-
-
-@command()
-def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> int:
-    """
-    Show all of a dead letter, with its frame.
-
-    Example: onceward dead show 0199f0c2
-    """
-    message_id = whole_id(found, dead_ids, id)
-    rows = [with_frame(found, each) for each in message(found, message_id).dead]
-    if where.json:
-        document({"id": message_id, "rows": [dated(row) for row in rows]})
-        return DONE
-    for row in rows:
-        show_one(row, where.style)
-    return DONE
 
 
 def replay(
