@@ -130,9 +130,9 @@ class NatsBinding:
                     await inbox.open(link)
                     _raise_lost_cancellation()
                     failures = 0
-                    await inbox.take_all()
+                    await inbox.take_all(link)
                 except asyncio.CancelledError:
-                    await inbox.end()
+                    await inbox.end(link)
                     raise
                 finally:
                     await link.close()
@@ -163,13 +163,12 @@ class _Inbox:
 
     def __init__(self, name: str, accept: Accept, pool: ThreadPoolExecutor, clock: Clock) -> None:
         self.name, self._accept, self._pool, self._clock = name, accept, pool, clock
-        self._link: Link | None = None
         self._came: asyncio.Queue[Msg] = asyncio.Queue()
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def open(self, link: Link) -> None:
         """Create the agent's consumer; another process may already have created it."""
-        self._link, self._came = link, asyncio.Queue()
+        self._came = asyncio.Queue()
         config = {
             "name": names.consumer(self.name),
             "durable_name": names.consumer(self.name),
@@ -186,9 +185,8 @@ class _Inbox:
             names.subjects_to("ping", self.name), partial(pong, link, self.name, self._clock)
         )
 
-    async def take_all(self) -> None:
+    async def take_all(self, link: Link) -> None:
         """Accept parcels until the connection or the consumer is gone, then raise Unreachable."""
-        link = self._own_link()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{names.PARCELS}.{names.consumer(self.name)}"
         while True:
             await link.put(subject, PULL, reply=self._inbox)
@@ -206,19 +204,14 @@ class _Inbox:
                     text = f"the server delivers no parcels: {why}"
                     raise Unreachable(text)
 
-    async def end(self) -> None:
+    async def end(self, link: Link) -> None:
         """Wait for parcels that are being accepted; return the others to the server."""
-        link = self._own_link()
         while not self._came.empty():
             msg = self._came.get_nowait()
             if msg.reply.startswith(ACKS):
                 await self._quietly(link, msg, GIVEN_BACK)
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=CLOSE_WITHIN)
-
-    def _own_link(self) -> Link:
-        assert self._link is not None  # noqa: S101 - open() was called
-        return self._link
 
     async def _next(self, link: Link) -> Msg:
         coming = asyncio.ensure_future(self._came.get())
