@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.journey.conftest import World
 from tests.journey.counted import Job, counting, effects
 from tests.waiting import until
 
-from onceward import Agent, Postbox
+from onceward import Agent, Message, Postbox
 from onceward.message.events import Event, MessageBound, MessageEvent
 
 LIMIT = 60.0
@@ -68,7 +70,10 @@ def test_it_is_in_both_boxes_with_its_send(file: Path) -> None:
         )
 
 
-def test_it_is_settled_by_the_transaction_that_handles_it(file: Path) -> None:
+@pytest.mark.parametrize("end", [Message.ack, Message.drop])
+def test_it_is_settled_by_the_transaction_that_handles_it(
+    file: Path, end: Callable[[Message[Any]], None]
+) -> None:
     """The outbox says so inside the transaction already; a rollback takes both back."""
     with opened(file) as box:
         box.send("shop", 1)
@@ -76,11 +81,11 @@ def test_it_is_settled_by_the_transaction_that_handles_it(file: Path) -> None:
         assert message is not None
         state = "SELECT state FROM onceward_outbox"
         with suppress(KeyError), box.begin() as tx:
-            message.ack()
+            end(message)
             inside = tx.execute(state)
             raise KeyError
         undone = box.query(state)
-        message.ack()
+        end(message)
 
         assert ([("acked",)], [("sent",)], [("acked",)]) == (inside, undone, box.query(state))
 
