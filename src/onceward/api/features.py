@@ -43,12 +43,8 @@ class Engine(Protocol):
     def stop(self, timeout: float) -> None:
         """Start no more work; wait up to *timeout* seconds for running work."""
 
-    def cancel(self) -> None:
-        """Cancel work that still runs after ``stop``."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether work still runs after ``stop``."""
+    def cancel(self) -> bool:
+        """Cancel work that still runs after ``stop``; return whether there is such work."""
 
     def join(self, timeout: float) -> None:
         """Wait after ``stop`` up to *timeout* seconds for running work."""

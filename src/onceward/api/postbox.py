@@ -662,11 +662,9 @@ class Postbox(Session, EventSource):
     def _cancel_calls(self) -> None:
         """Cancel running coroutines, and wait up to 5 seconds for their cleanup."""
         deadline = time.monotonic() + CANCEL_WITHIN
-        for engine in self._engines:
-            engine.cancel()
-        for engine in self._engines:
-            if engine.busy:
-                engine.join(max(0.0, deadline - time.monotonic()))
+        cancelled = [engine for engine in self._engines if engine.cancel()]
+        for engine in cancelled:
+            engine.join(max(0.0, deadline - time.monotonic()))
 
     def close(self, timeout: Span | None = None) -> None:
         """

@@ -207,18 +207,19 @@ class Worker:
             self._keeper.stop(timeout)
         self._unregister()
 
-    def cancel(self) -> None:
-        """Cancel the coroutine that still runs after ``stop``, if any; its message is released."""
-        run = self._run_now
-        if run is not None and run.context._cancel is not None:
-            run.stopped = STOPPED
-            with suppress(RuntimeError):  # its loop is closed
-                run.context._cancel()
+    def cancel(self) -> bool:
+        """
+        Cancel the coroutine that still runs after ``stop``; return whether there is one.
 
-    @property
-    def busy(self) -> bool:
-        """Whether a handler still runs after ``stop``."""
-        return self._loop.busy
+        Its message is released. A function cannot be cancelled.
+        """
+        run = self._run_now
+        if run is None or run.context._cancel is None:
+            return False
+        run.stopped = STOPPED
+        with suppress(RuntimeError):  # its loop is closed
+            run.context._cancel()
+        return True
 
     def join(self, timeout: float) -> None:
         """Wait after ``stop`` up to *timeout* seconds for the handler that still runs."""

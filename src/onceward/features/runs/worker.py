@@ -530,15 +530,11 @@ class RunWorker:
                 self._db.write(self._abort_mine)
             self._cancel(self._calls.counted())
             self._calls.quiet.wait(timeout)
-        if not self.busy:
+        if self._calls.quiet.is_set():
             self._keeper.stop(timeout)
 
-    def cancel(self) -> None:
-        """Do nothing: ``stop`` has cancelled the calls that were still running."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a call still runs after ``stop``."""
+    def cancel(self) -> bool:
+        """Return whether calls still run, which ``stop`` has cancelled."""
         return not self._calls.quiet.is_set()
 
     def join(self, timeout: float) -> None:
