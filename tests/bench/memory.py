@@ -18,7 +18,7 @@ from tests.bench.measure import Goal, Result
 from tests.bench.plan import Plan
 from tests.bench.sink import Sink, box_with
 
-PEAK: Final = Path("/proc/self/status")
+STATUS: Final = Path("/proc/self/status")
 PENDING: Final = 1_000_000
 LARGEST_MB: Final = 120.0
 LONGEST_IMPORT: Final = 0.15
@@ -59,14 +59,22 @@ def drain(link: Link, path: Path, pending: int, seconds: float) -> None:
 
 def largest_mb() -> float:
     """Return the largest size that this process ever had in memory, in MB."""
-    if PEAK.exists():  # getrusage would tell the size that our parent had when it started us
-        found = next(
-            text
-            for text in PEAK.read_text(encoding="ascii").splitlines()
-            if text.startswith("VmHWM:")
-        )
-        return int(found.split()[1]) * 1024 / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    # getrusage would tell the size that our parent had when it started us
+    return _status_mb("VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def present_mb() -> float:
+    """Return the size of this process in memory, in MB; elsewhere than on Linux, the largest."""
+    return _status_mb("VmRSS:") or largest_mb()
+
+
+def _status_mb(name: str) -> float:
+    if not STATUS.exists():
+        return 0.0
+    found = next(
+        text for text in STATUS.read_text(encoding="ascii").splitlines() if text.startswith(name)
+    )
+    return int(found.split()[1]) * 1024 / 1e6
 
 
 def imported(cache: Path, times: int) -> Result:

@@ -14,17 +14,23 @@ from tests.bench.crew import LONGEST, Link, hear, over, running, say_when
 from tests.bench.deliver import TABLE, bob
 from tests.bench.mail import note
 from tests.bench.measure import Goal, Result, quantile_ms
+from tests.bench.memory import present_mb
 from tests.bench.plan import Plan
 
 from onceward import Agent, Postbox
+from onceward.file.resting import PERIOD
 from onceward.message.parcel import Durability
 
 ROUNDS: Final = 100
 WARM: Final = 3
 REST: Final = 0.02
 P50_MS: Final = {"safe": 2.5, "fast": 1.2}
-IDLE_PERCENT: Final = {1: 0.5, 100: 3.0}
+IDLE_PERCENT: Final = {1: 0.5, 200: 1.5}
+RESTING_MB: Final = 150.0
+"""Maximum size of the process with all these postboxes, once their files rest."""
 SETTLE_FOR: Final = 0.5
+RESTS_AFTER: Final = 3 * PERIOD
+"""Seconds after which files that nothing uses have freed their memory."""
 
 
 def wake(plan: Plan) -> Iterator[Result]:
@@ -102,20 +108,17 @@ def idle(plan: Plan) -> Iterator[Result]:
     """Let a process watch idle postboxes with the default settings, and read its CPU time."""
     for full, limit in IDLE_PERCENT.items():
         boxes = min(full, plan.scaled(full, per_second=200))
-        with running(rest, plan.room(f"idle-{full}"), boxes, 10 * plan.lap_for) as link:
-            percent = float(hear(link))
-        goals = (Goal("cpu_percent", at_most=limit),)
-        yield Result(
-            case="idle",
-            durability="safe",
-            more={"boxes": boxes, "cpu_percent": percent},
-            goals=goals,
-        )
+        settle = RESTS_AFTER if boxes == full else SETTLE_FOR
+        with running(rest, plan.room(f"idle-{full}"), boxes, settle, 10 * plan.lap_for) as link:
+            percent, opened, resting = hear(link)
+        more = {"boxes": boxes, "cpu_percent": percent, "opened_mb": opened, "resting_mb": resting}
+        goals = (Goal("cpu_percent", at_most=limit), Goal("resting_mb", at_most=RESTING_MB))
+        yield Result(case="idle", durability="safe", more=more, goals=goals)
 
 
-def rest(link: Link, home: Path, count: int, seconds: float) -> None:
+def rest(link: Link, home: Path, count: int, settle: float, seconds: float) -> None:
     """
-    Open postboxes, do nothing, and tell which share of a core that took.
+    Open postboxes, do nothing, and tell the share of a core and the sizes: just opened, and later.
 
     This is the body of the other process.
     """
@@ -124,11 +127,12 @@ def rest(link: Link, home: Path, count: int, seconds: float) -> None:
             agent = Agent(f"agent{number}")
             agent.on("bench.note")(_ignore)
             stack.enter_context(Postbox(home / f"agent{number}.db", agent=agent))
+        opened = present_mb()
         link.send("ready")
-        time.sleep(SETTLE_FOR)
+        time.sleep(settle)
         before = time.process_time()
         time.sleep(seconds)
-        link.send(100 * (time.process_time() - before) / seconds)
+        link.send((100 * (time.process_time() - before) / seconds, opened, present_mb()))
         over(link, LONGEST)
 
 

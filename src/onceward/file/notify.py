@@ -205,7 +205,7 @@ class Notifier:
                 self.notify_local()
 
     def renumber(self, before: int, now: int) -> None:
-        """Give a version that was seen another number: another connection counts it from now on."""
+        """Give the version that was seen the number by which another connection counts it."""
         if self._version == before:
             self._version = now
 
