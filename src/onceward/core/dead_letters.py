@@ -11,9 +11,9 @@ from onceward.core.handle import lanes
 from onceward.core.send.outbox import frame_of
 from onceward.core.send.sent import note_pruned, pushed, undelivered
 from onceward.errors import Conflict, InvalidArgument
-from onceward.file.columns import column_names, columns
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
+from onceward.file.sql_parts import column_names, columns
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.record import MessageRecord

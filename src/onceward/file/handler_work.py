@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from onceward.file.columns import columns
+from onceward.file.sql_parts import columns
 from onceward.message.handler_work import StepInfo, StreamInfo
 
 Ask = Callable[[str, dict[str, str]], list[tuple[Any, ...]]]

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import from_json, to_json
 
 from onceward.errors import LeaseLost
-from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.file.identity import RANDOM
+from onceward.file.sql_parts import columns
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import InboundRule, generation_of

@@ -15,7 +15,7 @@ from onceward.core.accept import receipts
 from onceward.core.handle import lanes
 from onceward.core.handle.lanes import Lease
 from onceward.errors import StoreCorrupt
-from onceward.file.senders import senders
+from onceward.file.sql_parts import senders
 from onceward.file.transaction import Rows, StoreTransaction, bump, listed
 from onceward.message.clock import Millis
 from onceward.message.frame import digest

@@ -16,7 +16,7 @@ from onceward.core.requests import CANCEL
 from onceward.core.send import sent
 from onceward.errors import InvalidArgument
 from onceward.features.cancellation.arrived import TOO_LATE, cancel_reason
-from onceward.file.senders import senders
+from onceward.file.sql_parts import senders
 from onceward.file.transaction import StoreTransaction
 from onceward.message.names import plain_text
 from onceward.message.options import MessageOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from onceward.errors import refuse
-from onceward.file.columns import columns
 from onceward.file.database import Database
+from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame

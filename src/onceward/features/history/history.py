@@ -17,9 +17,8 @@ from onceward.core.send.outbox import frame_of
 from onceward.errors import InvalidArgument
 from onceward.features.history import time_index
 from onceward.features.history.regexp import Pattern
-from onceward.file.columns import columns
 from onceward.file.database import Database
-from onceward.file.senders import senders
+from onceward.file.sql_parts import columns, senders
 from onceward.message.clock import Millis
 from onceward.message.frame import json_string
 from onceward.message.names import no_option, quoted, rank

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.features.history import history
-from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.file.handler_work import handled
+from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.handler_work import StepInfo, StreamInfo, Transition
 from onceward.message.record import MessageRecord

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import InvalidArgument
-from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.file.migrations import folder
+from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import DropPolicy, DropScope, LimitScope, Overflow

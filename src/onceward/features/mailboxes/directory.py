@@ -13,8 +13,8 @@ from pydantic_core import to_json
 
 from onceward.core.accept.accept import ParsedFrame
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
-from onceward.file.columns import columns
 from onceward.file.directory import DirectoryDatabase, DirectoryHandle
+from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import iso
 from onceward.message.mailbox import MailboxInfo

@@ -15,9 +15,9 @@ from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.runs import RunCompletion
-from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.file.file_checks import owner_name
+from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis

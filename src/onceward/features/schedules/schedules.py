@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from onceward.file.columns import columns
+from onceward.file.sql_parts import columns
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.dates import ENDLESS, Due, Origin, Rule, Schedule, Spans

@@ -11,7 +11,7 @@ from onceward.core.send import sent
 from onceward.errors import InvalidArgument
 from onceward.features.streams.stored import BYTES, RESTART
 from onceward.file.database import Database
-from onceward.file.senders import senders
+from onceward.file.sql_parts import senders
 from onceward.message.body import decode
 from onceward.message.record import Ticket
 

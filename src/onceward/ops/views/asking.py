@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol, TypeVar
 
-from onceward.file.columns import columns
+from onceward.file.sql_parts import columns
 
 NEVER: Final = 1 << 62
 """Upper bound of sequence numbers and moments."""

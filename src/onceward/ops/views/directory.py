@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from onceward.file.columns import columns
+from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.mailbox import MailboxInfo
 from onceward.ops.views.asking import Source, values

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
 
-from onceward.file.columns import columns
+from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.ops.views import lists
 from onceward.ops.views.asking import NEVER, Source, moment_from, values

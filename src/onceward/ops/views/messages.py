@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from onceward.file.columns import columns
 from onceward.file.handler_work import handled
-from onceward.file.senders import senders
+from onceward.file.sql_parts import columns, senders
 from onceward.message.clock import Millis
 from onceward.message.handler_work import Acknowledgment, StepInfo, StreamInfo, Transition
 from onceward.ops.views.asking import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from onceward.file.columns import columns
+from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import NEVER, Source, lanes_held
 from onceward.ops.views.vocabulary import TROUBLES

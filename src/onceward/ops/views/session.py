@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from onceward.file.columns import columns
 from onceward.file.read_only import FileReader
+from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.ops.views import listing, lists
 from onceward.ops.views.asking import Source, values

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from onceward.file.columns import columns
 from onceward.file.file_checks import is_dead
+from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import Source, lanes_held, matches, values
 from onceward.ops.views.overview import MANY

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from onceward.file.columns import columns
 from onceward.file.file_checks import is_dead
+from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.handler_work import StepInfo
 from onceward.message.times import in_one_unit

@@ -1,0 +1,32 @@
+"""Write the parts of statements that several modules share."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+
+def columns(kind: type, of: str = "", **given: str) -> str:
+    """Return the columns of a type's fields for SELECT, each as *given*, else by its name."""
+    names = column_names(kind)
+    return ", ".join(f"{given[n]} AS {n}" if n in given else f"{of}{n}" for n in names)
+
+
+def column_names(kind: type) -> list[str]:
+    """Return the names of a type's fields that are read from columns, in order."""
+    return [each.name for each in fields(kind) if each.metadata.get("column", True)]
+
+
+def senders(table: str) -> str:
+    """
+    Return a WITH that names each sender of a table or a view.
+
+    An id is unique for each sender: the index on both is asked once for each sender there is.
+    """
+    return f"""
+WITH RECURSIVE senders (name) AS (
+    SELECT (SELECT sender FROM {table} WHERE sender > '' ORDER BY sender LIMIT 1)
+     UNION ALL
+    SELECT (SELECT sender FROM {table} WHERE sender > s.name ORDER BY sender LIMIT 1)
+      FROM senders AS s WHERE s.name IS NOT NULL
+)
+"""  # noqa: S608 - the name of a table or view
