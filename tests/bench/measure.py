@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import sys
 import sysconfig
 import time
 from collections.abc import Callable, Sequence
@@ -174,10 +175,13 @@ def python_build() -> str:
     """
     Return how this Python was compiled.
 
-    Builds without ``--enable-optimizations`` run Python code slower.
+    Builds without ``--enable-optimizations`` run Python code slower. Debian's has its optimizations
+    from another step, which the flags do not name.
     """
     flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
-    return "optimized" if "--enable-optimizations" in flags else "not optimized"
+    if "--enable-optimizations" in flags:
+        return "optimized"
+    return "the build of the system" if sys.base_prefix == "/usr" else "not optimized"
 
 
 def scheduler() -> str:
