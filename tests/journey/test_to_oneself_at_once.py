@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 from tests.core.test_statements import Counted
+from tests.journey.test_to_oneself import received
 
 from onceward import Postbox
 from onceward.core.send import outbox
@@ -42,15 +43,6 @@ def shop(tmp_path: Path) -> Iterator[Postbox]:
         received(box)
         yield box
         assert [] == box.file.check()
-
-
-def received(box: Postbox) -> list[object]:
-    """Receive and acknowledge all that there is; return the bodies."""
-    bodies: list[object] = []
-    while (message := box.receive(timeout=0)) is not None:
-        message.ack()
-        bodies.append(message.body)
-    return bodies
 
 
 def written(box: Postbox, **options: Any) -> list[str]:

@@ -230,25 +230,23 @@ def _database(folder: Path, name: str) -> database.Database:
     return found
 
 
-def _schema_bytes(folder: Path, name: str) -> int:
+def _connection(folder: Path, name: str) -> apsw.Connection:
     con, _ = _database(folder, name).connections()
     assert con is not None
-    return con.status(apsw.SQLITE_DBSTATUS_SCHEMA_USED)[0]
+    return con
+
+
+def _schema_bytes(folder: Path, name: str) -> int:
+    return _connection(folder, name).status(apsw.SQLITE_DBSTATUS_SCHEMA_USED)[0]
 
 
 def _statements_kept(folder: Path, name: str) -> int:
-    con, _ = _database(folder, name).connections()
-    assert con is not None
-    return con.cache_stats()["size"]
+    return _connection(folder, name).cache_stats()["size"]
 
 
 def _statement_bytes(folder: Path, name: str) -> int:
-    con, _ = _database(folder, name).connections()
-    assert con is not None
-    return con.status(apsw.SQLITE_DBSTATUS_STMT_USED)[0]
+    return _connection(folder, name).status(apsw.SQLITE_DBSTATUS_STMT_USED)[0]
 
 
 def _prepared(folder: Path, name: str) -> int:
-    con, _ = _database(folder, name).connections()
-    assert con is not None
-    return con.cache_stats()["misses"]
+    return _connection(folder, name).cache_stats()["misses"]

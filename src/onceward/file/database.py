@@ -726,7 +726,7 @@ class Database:
         """
         Count other connections' commits and this one's rows, differently per connection.
 
-        A time that this connection stored is no news.
+        The times that this connection stored are not counted.
         """
         found: list[tuple[Any, ...]] = con.execute(DATA_VERSION).fetchall()
         own = con.total_changes() - self._ticks if con is self._con else 0
