@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.errors import InvalidMessage, StoreClosed, StoreError, StoreFault
+from onceward.errors import InvalidMessage, StoreClosed, StoreCorrupt, StoreError, StoreFault
 from onceward.file.transaction import StoreTransaction
 
 Open = Callable[..., Postbox]
@@ -64,6 +64,31 @@ def test_a_read_that_an_exception_ends_holds_nothing(ledger: Postbox) -> None:
     ledger._db.checkpoint(truncate=True)
 
     assert 0 == Path(f"{ledger.file.path}-wal").stat().st_size
+
+
+SEVERAL = "SELECT CAST(x'ff' AS TEXT); SELECT 2"
+"""Two statements; the first has a row that cannot be read."""
+
+
+def test_an_error_in_one_of_several_statements_undoes_the_block(ledger: Postbox) -> None:
+    """A statement that an error left unrun does not keep the file locked for other processes."""
+    with pytest.raises(StoreCorrupt), ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        tx.execute(SEVERAL)
+    con = ledger._db._con
+    assert con is not None
+
+    assert (False, []) == (con.in_transaction, seen(ledger)[0])
+
+
+def test_a_caught_error_in_one_of_several_statements_ends_nothing(ledger: Postbox) -> None:
+    """The block goes on after an error that its user has caught, and is committed."""
+    with ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(StoreCorrupt):
+            tx.execute(SEVERAL)
+
+    assert [1] == seen(ledger)[0]
 
 
 def test_an_exception_undoes_rows_and_mail(ledger: Postbox) -> None:

@@ -46,6 +46,9 @@ def listed(values: Sequence[int] | Sequence[str], *statements: str) -> tuple[Any
     return *statements, to_json(values).decode()
 
 
+NOTHING: Final = "SELECT 1"
+
+
 class Handle(Protocol):
     """The methods of an apsw connection that writing needs."""
 
@@ -222,8 +225,17 @@ class StoreTransaction:
         """Run *sql* and return all rows; no cursor stays open."""
         if self.batched_inserts:
             self._write_batched()
-        found: list[tuple[Any, ...]] = self._execute(sql, bindings).fetchall()
+        try:
+            found: list[tuple[Any, ...]] = self._execute(sql, bindings).fetchall()
+        except BaseException:
+            self._forget_unrun()
+            raise
         return found
+
+    def _forget_unrun(self) -> None:
+        """Free the cursor of statements that an error left unrun: it refuses the next one once."""
+        with suppress(Exception):
+            self._execute(NOTHING)
 
     def commit(self) -> None:
         """Commit it durably."""
