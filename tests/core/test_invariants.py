@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
-from onceward.features.checks.invariants import FRAMES, INVARIANTS, check, look
+from onceward.features.checks.invariants import FRAMES, INVARIANTS, Violation, check, look
 
 Open = Callable[..., Postbox]
 COPY_OUT = """
@@ -221,3 +221,15 @@ def test_the_hosts_own_keys_are_not_ours_to_judge(opened: Open, tmp_path: Path) 
     con.close()
 
     assert [] == opened(at=tmp_path / "host.db").file.check()
+
+
+def test_a_search_index_that_grows_is_not_damaged(opened: Open) -> None:
+    """A check does not miss parts of the index that were merged since an earlier check."""
+    box = opened("a", search=True)
+    found: list[Violation] = []
+    for word in range(20):
+        box.send("a", f"word{word}")
+        box.file.run_maintenance()
+        found += box.file.check()
+
+    assert [] == found

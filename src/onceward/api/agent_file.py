@@ -61,6 +61,8 @@ class AgentFile:
         """
         from onceward.features.checks import invariants  # noqa: PLC0415 - rarely needed
 
+        # SQLite's check takes what an earlier one kept of the search index for damage
+        self._db.readers.close_idle(0.0)
         found = invariants.check(self._db)
         if self._audit_damage is not None:
             self._audit_damage(found)
