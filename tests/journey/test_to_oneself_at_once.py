@@ -94,6 +94,19 @@ def test_its_rows_are_those_of_a_message_that_moves(shop: Postbox, options: dict
     assert (True, moved, [1, 1]) == (sent_at_once, sent, received(shop))
 
 
+def test_its_events_come_in_the_order_of_one_that_moves(shop: Postbox) -> None:
+    """Hooks hear that it was enqueued before they hear that it was received and sent."""
+    heard: list[str] = []
+    for name in ("enqueued", "received", "sent"):
+        shop.on(name, lambda event: heard.append(type(event).__name__))
+    with shop.begin() as tx:
+        tx.send("shop", 1)
+    sent_at_once = at_once(shop)
+
+    assert (True, heard[:3]) == (sent_at_once, heard[3:])
+    assert [1, 1] == received(shop)
+
+
 def test_its_outcome_is_that_of_any_receipt(shop: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that never was in a parcel is acked by a shorter statement, which leaves the same row."""
     rows: list[dict[str, Any]] = []

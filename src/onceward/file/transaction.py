@@ -135,6 +135,10 @@ class OwnReceiver(Protocol):
         """Store a new message in outbox and inbox; return False if it must wait for others."""
         ...
 
+    def tell_stored(self, tx: StoreTransaction, message_id: str) -> None:
+        """Report that both halves are stored, once the message is reported as enqueued."""
+        ...
+
     def deliver(self, tx: StoreTransaction) -> bool:
         """Move ready messages from outbox to inbox; return False if parcels must do it."""
         ...

@@ -59,12 +59,15 @@ class OwnMessages:
         except ConstraintError:  # known or refused: storing it the other way raises the reason
             return False
         store_own(tx, message, lane_id)
-        if self._emitter.listening:
-            received = Received(agent=self.agent, at=tx.now, message_id=message.id, peer=self.agent)
-            self._emitter.emit(tx, received)
-            self._emitter.moved(tx, self.agent, Moved((message.id,)))
         tx.wakeups[self._notify_arrival] = None
         return True
+
+    def tell_stored(self, tx: StoreTransaction, message_id: str) -> None:
+        """Report that both halves are stored, once the message is reported as enqueued."""
+        if self._emitter.listening:
+            received = Received(agent=self.agent, at=tx.now, message_id=message_id, peer=self.agent)
+            self._emitter.emit(tx, received)
+            self._emitter.moved(tx, self.agent, Moved((message_id,)))
 
     def _is_plain(self, message: OutgoingMessage, now: Millis) -> bool:
         """Return whether a new message may enter the inbox before its frame is read."""

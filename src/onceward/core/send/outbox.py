@@ -382,6 +382,7 @@ class Outbox:
             return self.add(tx, message)
         self._announce(tx, (message,))
         del tx.outgoing[message.recipient]  # nothing is left to be moved
+        tx.own.tell_stored(tx, message.id)
         return message.id
 
     def _unlimited(self, tx: StoreTransaction) -> bool:
