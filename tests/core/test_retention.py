@@ -13,6 +13,8 @@ from tests.bench import fill
 
 from onceward import Postbox
 from onceward.core import dead_letters, maintenance
+from onceward.core.handle import inbox
+from onceward.file.transaction import Rows
 from onceward.message.clock import SystemClock
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
@@ -462,3 +464,26 @@ def test_a_file_at_rest_is_maintained_once_it_has_changed_or_a_message_expires(
     assert (1, True, 0) == (first, rests, second)
     assert ([1, 1], 0, (1, 1), [1, 0]) == (in_use, before, expired, changed)
     assert 1 == sum(seldom)
+
+
+def test_a_message_that_comes_during_a_round_is_not_forgotten_at_rest(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came after the round had looked for the next expiry: the next round is not skipped."""
+    box = opened("a")
+    keeps, rounds, look = box._maintenance, list[int](), inbox.next_expiry
+    run = keeps.run_once
+    keeps.run_once = lambda: rounds.append(1) or run()  # type: ignore[method-assign,func-returns-value]
+
+    def just_before(read: Rows) -> int | None:
+        found = look(read)
+        if len(rounds) == 1:
+            box.send("a", 1, ttl=HOUR)
+        return found
+
+    monkeypatch.setattr(inbox, "next_expiry", just_before)
+    for _ in range(3):
+        box._db.rest()
+        keeps._look()
+
+    assert 2 == len(rounds)

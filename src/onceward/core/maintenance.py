@@ -242,10 +242,11 @@ class Maintenance:
             self._run_extra_tasks()
             return self._settings.maintenance_interval
         self.run_once()
+        version = self._db.version_if_open()  # first: a message that comes now is a change
         expires_at = inbox.next_expiry(self._db.read)
         if rests:
             engine_threads().rests.rest_again(self._db)
-        self._left = _Left(self._db.version_if_open(), expires_at)
+        self._left = _Left(version, expires_at)
         return self._settings.maintenance_interval
 
     def _is_unchanged(self, left: _Left) -> bool:
