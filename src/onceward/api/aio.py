@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from onceward.api.agent import Agent
 from onceward.api.agent_file import AgentFile
@@ -61,6 +61,7 @@ from onceward.features.schedules.api import Schedules
 from onceward.features.streams.reading import StreamItem
 from onceward.file.database import Database
 from onceward.hooks import Hooks
+from onceward.message.body import Body
 from onceward.message.names import DEFAULT_SESSION, quoted
 from onceward.message.options import SendOptions
 from onceward.message.record import MailboxFilters, MessageRecord, Ticket, ticket_id
@@ -171,53 +172,23 @@ class SessionFace(AsyncFace[S_co]):
             raise await self._bridge.call(lambda: session._overdue(ids, ended, timeout))
         return [read_reply(each, ended[each], reply) for each in ids]
 
-    @overload
     async def receive(
         self,
-        type: type[T],
+        type: type[Body] | str | None = None,
         timeout: Span = 0.0,
         *,
         message_id: str | None = None,
         handle: str | None = None,
-    ) -> AsyncMessage[T] | None: ...
-
-    @overload
-    async def receive(
-        self,
-        type: str | None = None,
-        timeout: Span = 0.0,
-        *,
-        message_id: str | None = None,
-        handle: str | None = None,
-    ) -> AsyncMessage[Any] | None: ...
-
-    async def receive(
-        self,
-        type: Any = None,
-        timeout: Span = 0.0,
-        *,
-        message_id: str | None = None,
-        handle: str | None = None,
-    ) -> AsyncMessage[Any] | None:
+    ) -> AsyncMessage[Body] | None:
         """Lease the next message, or the one of an id; see ``Session.receive``."""
         found = await self._bridge.wait(
             lambda: self._plain.receive(type, message_id=message_id, handle=handle), timeout
         )
         return None if found is None else AsyncMessage(found, self._bridge)
 
-    @overload
-    def messages(
-        self, type: type[T], timeout: Span | None = None
-    ) -> AsyncIterator[AsyncMessage[T]]: ...
-
-    @overload
-    def messages(
-        self, type: str | None = None, timeout: Span | None = None
-    ) -> AsyncIterator[AsyncMessage[Any]]: ...
-
     async def messages(
-        self, type: Any = None, timeout: Span | None = None
-    ) -> AsyncIterator[AsyncMessage[Any]]:
+        self, type: type[Body] | str | None = None, timeout: Span | None = None
+    ) -> AsyncIterator[AsyncMessage[Body]]:
         """Yield messages as they come; see ``Session.messages``."""
         while found := await self._bridge.wait(lambda: self._plain.receive(type), timeout):
             yield AsyncMessage(found, self._bridge)
@@ -267,47 +238,21 @@ class AsyncChannel(AsyncFace[Channel]):
     detach = awaitable(Channel.detach)
     history = awaitable(Channel.history)
 
-    @overload
-    async def attach(self, handle: str, type: type[T]) -> AsyncMessage[T]: ...
-
-    @overload
-    async def attach(self, handle: str, type: str | None = None) -> AsyncMessage[Any]: ...
-
-    async def attach(self, handle: str, type: Any = None) -> AsyncMessage[Any]:
+    async def attach(self, handle: str, type: type[Body] | str | None = None) -> AsyncMessage[Body]:
         """Return a message that was detached; see ``Channel.attach``."""
         found = await self._bridge.call(lambda: self._plain.attach(handle, type))
         return AsyncMessage(found, self._bridge)
 
-    @overload
     async def receive(
-        self, type: type[T], timeout: Span = ..., *, topics: Topics = ...
-    ) -> AsyncMessage[T] | None: ...
-
-    @overload
-    async def receive(
-        self, type: str | None = ..., timeout: Span = ..., *, topics: Topics = ...
-    ) -> AsyncMessage[Any] | None: ...
-
-    async def receive(
-        self, type: Any = None, timeout: Span = 0.0, *, topics: Topics = None
-    ) -> AsyncMessage[Any] | None:
+        self, type: type[Body] | str | None = None, timeout: Span = 0.0, *, topics: Topics = None
+    ) -> AsyncMessage[Body] | None:
         """Lease this agent's next message of the channel; see ``Channel.receive``."""
         found = await self._bridge.wait(lambda: self._plain.receive(type, topics=topics), timeout)
         return None if found is None else AsyncMessage(found, self._bridge)
 
-    @overload
-    def messages(
-        self, type: type[T], timeout: Span | None = None
-    ) -> AsyncIterator[AsyncMessage[T]]: ...
-
-    @overload
-    def messages(
-        self, type: str | None = None, timeout: Span | None = None
-    ) -> AsyncIterator[AsyncMessage[Any]]: ...
-
     async def messages(
-        self, type: Any = None, timeout: Span | None = None
-    ) -> AsyncIterator[AsyncMessage[Any]]:
+        self, type: type[Body] | str | None = None, timeout: Span | None = None
+    ) -> AsyncIterator[AsyncMessage[Body]]:
         """Yield messages as they come; see ``Channel.messages``."""
         while found := await self._bridge.wait(lambda: self._plain.receive(type), timeout):
             yield AsyncMessage(found, self._bridge)
@@ -403,40 +348,16 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
 
         return await self._until(look, timeout)
 
-    @overload
     async def lease(
         self,
         group: str,
-        type: type[T],
-        *,
-        limit: int = ...,
-        timeout: Span | None = ...,
-        lease: Span | None = ...,
-        start: Where = ...,
-    ) -> list[AsyncMessage[T]]: ...
-
-    @overload
-    async def lease(
-        self,
-        group: str,
-        type: str | None = ...,
-        *,
-        limit: int = ...,
-        timeout: Span | None = ...,
-        lease: Span | None = ...,
-        start: Where = ...,
-    ) -> list[AsyncMessage[Any]]: ...
-
-    async def lease(
-        self,
-        group: str,
-        type: Any = None,
+        type: type[Body] | str | None = None,
         *,
         limit: int = 1,
         timeout: Span | None = 0.0,
         lease: Span | None = None,
         start: Where = EARLIEST,
-    ) -> list[AsyncMessage[Any]]:
+    ) -> list[AsyncMessage[Body]]:
         """Lease the next messages of the group to us; see ``Mailbox.lease``."""
 
         def look() -> list[Message[Any]]:
@@ -444,24 +365,14 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
 
         return [AsyncMessage(each, self._bridge) for each in await self._until(look, timeout)]
 
-    @overload
-    async def receive(
-        self, group: str, type: type[T], *, timeout: Span | None = ..., start: Where = ...
-    ) -> AsyncMessage[T] | None: ...
-
-    @overload
-    async def receive(
-        self, group: str, type: str | None = ..., *, timeout: Span | None = ..., start: Where = ...
-    ) -> AsyncMessage[Any] | None: ...
-
     async def receive(
         self,
         group: str,
-        type: Any = None,
+        type: type[Body] | str | None = None,
         *,
         timeout: Span | None = 0.0,
         start: Where = EARLIEST,
-    ) -> AsyncMessage[Any] | None:
+    ) -> AsyncMessage[Body] | None:
         """Lease the next message of the group; see ``Mailbox.receive``."""
         found = await self.lease(group, type, timeout=timeout, start=start)
         return found[0] if found else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack
 
 from onceward.core import requests
 from onceward.core.block import Transaction
@@ -23,6 +23,7 @@ from onceward.errors import (
 )
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
+from onceward.message.body import Body
 from onceward.message.names import plain_text
 from onceward.message.options import (
     PLAIN,
@@ -280,34 +281,14 @@ class Session:
 
     # -- receiving --------------------------------------------------------------------------
 
-    @overload
     def receive(
         self,
-        type: type[T],
+        type: type[Body] | str | None = None,
         timeout: Span = 0.0,
         *,
         message_id: str | None = None,
         handle: str | None = None,
-    ) -> Message[T] | None: ...
-
-    @overload
-    def receive(
-        self,
-        type: str | None = None,
-        timeout: Span = 0.0,
-        *,
-        message_id: str | None = None,
-        handle: str | None = None,
-    ) -> Message[Any] | None: ...
-
-    def receive(
-        self,
-        type: Any = None,
-        timeout: Span = 0.0,
-        *,
-        message_id: str | None = None,
-        handle: str | None = None,
-    ) -> Message[Any] | None:
+    ) -> Message[Body] | None:
         """
         Lease the next message, waiting up to *timeout* seconds; return None if there is none.
 
@@ -325,15 +306,9 @@ class Session:
         search = self._received if message_id is None else OneMessage(message_id)
         return self._await(partial(self._consumer.take, type, search), timeout)
 
-    @overload
-    def messages(self, type: type[T], timeout: Span | None = None) -> Iterator[Message[T]]: ...
-
-    @overload
     def messages(
-        self, type: str | None = None, timeout: Span | None = None
-    ) -> Iterator[Message[Any]]: ...
-
-    def messages(self, type: Any = None, timeout: Span | None = None) -> Iterator[Message[Any]]:
+        self, type: type[Body] | str | None = None, timeout: Span | None = None
+    ) -> Iterator[Message[Body]]:
         """
         Yield messages as they come, leased as by ``receive``.
 

@@ -14,10 +14,13 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
+from typing_extensions import TypeVar
 
 from onceward.errors import InvalidMessage
 from onceward.message.names import plain_text, quoted
 
+Body = TypeVar("Body", default=Any)
+"""Type of a message's body; without a type, or with its name only, it is any."""
 BYTES_AS_BASE64: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 LOOSE: Final = frozenset({"any", "bytes", "frozenset", "set"})
 """Field types whose JSON, by itself, is not certain to be read back unchanged."""

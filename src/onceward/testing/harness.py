@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, Self
 
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Accept
 from onceward.features.checks.invariants import Violation
 from onceward.file.environment import load_settings
-from onceward.message.body import Msg, decode
+from onceward.message.body import Body, Msg, decode
 from onceward.message.frame import Frame
 from onceward.message.names import DEFAULT_SESSION
 from onceward.message.settings import Controls
@@ -35,7 +35,6 @@ UNDECLARED: Final = frozenset({"json", "text", "bytes"})
 """Types of bodies without a class."""
 ROUNDS: Final = 10_000
 EVERYTHING: Final = 1_000_000
-T = TypeVar("T")
 
 
 class Harness:
@@ -234,11 +233,7 @@ class Harness:
         with self._box.begin() as tx:
             return tx.execute(sql, bindings)
 
-    @overload
-    def sent(self, to: str) -> list[Any]: ...
-    @overload
-    def sent(self, to: str, model: type[T]) -> list[T]: ...
-    def sent(self, to: str, model: type[Any] | None = None) -> list[Any]:
+    def sent(self, to: str, model: type[Body] | None = None) -> list[Body]:
         """
         Return the bodies of all messages that the agent committed for *to*, in order.
 

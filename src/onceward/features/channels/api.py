@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle import inbox, lanes
@@ -23,6 +23,7 @@ from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
+from onceward.message.body import Body
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, body_size
 from onceward.message.handler_work import Acknowledgment
@@ -367,13 +368,7 @@ class Channel:
         """
         return self._leases.detach(message._message._lease)
 
-    @overload
-    def attach(self, handle: str, type: type[T]) -> Message[T]: ...
-
-    @overload
-    def attach(self, handle: str, type: str | None = None) -> Message[Any]: ...
-
-    def attach(self, handle: str, type: Any = None) -> Message[Any]:
+    def attach(self, handle: str, type: type[Body] | str | None = None) -> Message[Body]:
         """
         Return a message that was detached, in any process of this agent.
 
@@ -389,19 +384,9 @@ class Channel:
 
     # -- reading ----------------------------------------------------------------------------
 
-    @overload
     def receive(
-        self, type: type[T], timeout: Span = ..., *, topics: Topics = ...
-    ) -> Message[T] | None: ...
-
-    @overload
-    def receive(
-        self, type: str | None = ..., timeout: Span = ..., *, topics: Topics = ...
-    ) -> Message[Any] | None: ...
-
-    def receive(
-        self, type: Any = None, timeout: Span = 0.0, *, topics: Topics = None
-    ) -> Message[Any] | None:
+        self, type: type[Body] | str | None = None, timeout: Span = 0.0, *, topics: Topics = None
+    ) -> Message[Body] | None:
         """
         Lease this agent's next message of the channel; return None if there is none.
 
@@ -421,15 +406,9 @@ class Channel:
             due=lambda left: lanes.next_wakeup(self._db, left),
         )
 
-    @overload
-    def messages(self, type: type[T], timeout: Span | None = None) -> Iterator[Message[T]]: ...
-
-    @overload
     def messages(
-        self, type: str | None = None, timeout: Span | None = None
-    ) -> Iterator[Message[Any]]: ...
-
-    def messages(self, type: Any = None, timeout: Span | None = None) -> Iterator[Message[Any]]:
+        self, type: type[Body] | str | None = None, timeout: Span | None = None
+    ) -> Iterator[Message[Body]]:
         """
         Yield messages as they arrive.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Protocol, TypeVar, Unpack
 
 from onceward.core.block import BlockOpener, Transaction
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
@@ -28,6 +28,7 @@ from onceward.features.mailboxes.mailboxes import (
 )
 from onceward.file.directory import DirectoryHandle, OpenAgentFiles
 from onceward.file.file_checks import owner_name
+from onceward.message.body import Body
 from onceward.message.clock import Millis
 from onceward.message.frame import split_tags
 from onceward.message.log import Log, log
@@ -242,40 +243,16 @@ class Mailbox(MailboxFields):
         )
         return self._wait(lambda: self._reader.read_on(how, _model(type)), timeout) or []
 
-    @overload
     def lease(
         self,
         group: str,
-        type: type[T],
-        *,
-        limit: int = ...,
-        timeout: Span | None = ...,
-        lease: Span | None = ...,
-        start: Where = ...,
-    ) -> list[Message[T]]: ...
-
-    @overload
-    def lease(
-        self,
-        group: str,
-        type: str | None = ...,
-        *,
-        limit: int = ...,
-        timeout: Span | None = ...,
-        lease: Span | None = ...,
-        start: Where = ...,
-    ) -> list[Message[Any]]: ...
-
-    def lease(
-        self,
-        group: str,
-        type: Any = None,
+        type: type[Body] | str | None = None,
         *,
         limit: int = 1,
         timeout: Span | None = 0.0,
         lease: Span | None = None,
         start: Where = EARLIEST,
-    ) -> list[Message[Any]]:
+    ) -> list[Message[Body]]:
         """
         Lease the next messages of the group to us, each to one member at a time.
 
@@ -286,40 +263,20 @@ class Mailbox(MailboxFields):
         claim = self._claim(group, limit, lease, start)
         return self._wait(lambda: self._consumer.take_many(type, claim), timeout) or []
 
-    @overload
     def receive(
         self,
         group: str,
-        type: type[T],
-        *,
-        timeout: Span | None = ...,
-        start: Where = ...,
-    ) -> Message[T] | None: ...
-
-    @overload
-    def receive(
-        self,
-        group: str,
-        type: str | None = ...,
-        *,
-        timeout: Span | None = ...,
-        start: Where = ...,
-    ) -> Message[Any] | None: ...
-
-    def receive(
-        self,
-        group: str,
-        type: Any = None,
+        type: type[Body] | str | None = None,
         *,
         timeout: Span | None = 0.0,
         start: Where = EARLIEST,
-    ) -> Message[Any] | None:
+    ) -> Message[Body] | None:
         """
         Lease the next message of the group; return None if there is none.
 
         Waits up to *timeout* seconds (None: forever); see ``lease``.
         """
-        found: list[Message[Any]] = self.lease(group, type, timeout=timeout, start=start)
+        found = self.lease(group, type, timeout=timeout, start=start)
         return found[0] if found else None
 
     def reset(self, reader: str, start: Where = EARLIEST, *, mode: ReaderMode = "cursor") -> None:
