@@ -6,10 +6,11 @@ from typing import Annotated, Any, Final
 
 from onceward import Postbox
 from onceward.message.record import Cancellation
+from onceward.ops.cli.command import emit, picked
 from onceward.ops.cli.durations import MaybeSpan
 from onceward.ops.cli.exit_codes import CONFLICT, DONE, PARTLY, NothingThere, Usage
 from onceward.ops.cli.options import OfType, Quiet, said
-from onceward.ops.cli.output import document, note, show
+from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.stdin import confirm
 from onceward.ops.cli.target import CONVERSATION, Conversation, open_box
@@ -106,11 +107,7 @@ def _in_bulk(box: Postbox, which: dict[str, Any], reason: str) -> list[Cancellat
 
 
 def _tell(found: list[Cancellation], where: Conversation) -> int:
-    rows = [{name: getattr(each, name) for name in COLUMNS} for each in found]
-    if where.json:
-        document(rows)
-    else:
-        show(rows, COLUMNS, where.style)
+    emit([picked(each, COLUMNS) for each in found], COLUMNS, where)
     late = sum(each.outcome == "too_late" for each in found)
     if not late:
         return DONE

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from onceward.keys import Keys
-from onceward.ops.cli.command import emit
+from onceward.ops.cli.command import emit, picked
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import note
@@ -60,7 +60,7 @@ def ls(*, home: Home = None, answer: Answer = ANSWER) -> int:
 
     Example: onceward keys ls --json
     """
-    rows = [_fields(each) for each in _keys(home).list()]
+    rows = [picked(each, COLUMNS) for each in _keys(home).list()]
     return emit(rows, COLUMNS, answer)
 
 
@@ -110,8 +110,4 @@ def _keys(home: Path | None) -> Keys:
 
 def _row(home: Path | None, peer: str, answer: Answer) -> int:
     found = next(each for each in _keys(home).list() if each.peer == peer)
-    return emit(_fields(found), COLUMNS, answer)
-
-
-def _fields(each: object) -> dict[str, object]:
-    return {name: getattr(each, name) for name in COLUMNS}
+    return emit(picked(found, COLUMNS), COLUMNS, answer)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
+from onceward.ops.cli.command import picked
 from onceward.ops.cli.exit_codes import DONE, FAILED, Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note
@@ -17,6 +18,7 @@ CURES: Final = {
     "unsafe": ": senders can be forged until you change it with nats stream edit",
 }
 """By level of a stream: what to do about it."""
+FIELDS: Final = ("agent", "public_key", "keeper")
 BELONGS: Final = (
     "these entries belong between the brackets of authorization { users: [ ] }, beside all others"
 )
@@ -74,7 +76,9 @@ def setup(
     text = nats.user_entries(users)
     if answer.json:
         rows = [asdict(each) for each in streams]
-        document({"users": [_row(each) for each in users], "entries": text, "streams": rows})
+        document(
+            {"users": [picked(each, FIELDS) for each in users], "entries": text, "streams": rows}
+        )
     elif not apply:
         sys.stdout.write(text)
         note(BELONGS)
@@ -82,7 +86,3 @@ def setup(
         did = "was made" if was.level == "missing" else "was there"
         note(f"{url} {each.name} {did}: {each.found}{CURES.get(each.level, '')}")
     return FAILED if any(each.level == "unsafe" for each in streams) else DONE
-
-
-def _row(user: object) -> dict[str, object]:
-    return {name: getattr(user, name) for name in ("agent", "public_key", "keeper")}

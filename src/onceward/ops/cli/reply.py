@@ -36,9 +36,8 @@ def reply(id: Id, body: Body = None, /, *, where: Where = WHERE) -> int:
     path, message_id = _waiting(files_of(where), id)
     with open_box(path) as box:
         refuse_paused(box)
-        return emit(
-            [{"id": answer(box, message_id, _said(path, message_id, body))}], ("id",), where
-        )
+        reply_id = answer(box, message_id, _said(path, message_id, body))
+        return emit([{"id": reply_id}], ("id",), where)
 
 
 def _said(path: Path, message_id: str, body: str | None) -> Any:
