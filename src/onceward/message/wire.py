@@ -447,9 +447,7 @@ class Notice:
     """Reason, as text; a longer one is truncated."""
 
 
-class _NoticeData(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class _NoticeData(_Strict):
     version: Annotated[int, Field(ge=VERSION, le=VERSION)]
     sender: Agent
     recipient: Agent
@@ -458,15 +456,8 @@ class _NoticeData(BaseModel):
     detail: Annotated[str, Field(max_length=DETAIL_MAX)]
 
 
-class _NoticeEvent(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    specversion: Literal["1.0"]
-    id: Annotated[str, Field(min_length=1, max_length=256)]
-    source: str
-    type: str
-    datacontenttype: Literal["application/json"]
-    data: _NoticeData
+class _NoticeEvent(_Event):
+    data: _NoticeData  # type: ignore[assignment]  # a notice has its own
 
 
 def encode_notice(notice: Notice) -> bytes:
@@ -479,16 +470,7 @@ def encode_notice(notice: Notice) -> bytes:
         "limit": notice.limit,
         "detail": notice.detail[:DETAIL_MAX].encode(errors="replace").decode(),
     }
-    return to_json(
-        {
-            "specversion": "1.0",
-            "id": new_id(),
-            "source": SOURCE + notice.sender,
-            "type": PREFIX + notice.kind,
-            "datacontenttype": "application/json",
-            "data": data,
-        }
-    )
+    return to_json(_event(PREFIX + notice.kind, notice.sender, data))
 
 
 def decode_notice(body: bytes) -> Notice:
