@@ -628,24 +628,24 @@ class Database:
         """Run a reading statement for a caller, as ``read``; no engine waits for it."""
         if self.writer._owner == get_ident():
             return self._read_inside(sql, bindings)
-        with self._lent_reader() as reader:
-            try:
-                found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
-            except apsw.InterruptError:
-                raise
-            except Exception as error:
-                raise translate_own_error(error, self.path) from error
+        with self._lent_reader() as reader, self._errors_by(translate_own_error):
+            found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
         return found
 
     def query(self, sql: str, bindings: Any = None) -> list[Row]:
         """Run a caller's statement on committed data; raise SQLite's error."""
-        with self._lent_reader() as reader:
-            try:
-                return _named(reader.execute(sql, bindings))
-            except apsw.InterruptError:
-                raise
-            except Exception as error:
-                raise translate_error(error, self.path) from error
+        with self._lent_reader() as reader, self._errors_by(translate_error):
+            return _named(reader.execute(sql, bindings))
+
+    @contextmanager
+    def _errors_by(self, translate: Callable[[Exception, Path], BaseException]) -> Iterator[None]:
+        """Raise the errors of a caller's block translated, and an interrupt as it is."""
+        try:
+            yield
+        except apsw.InterruptError:
+            raise
+        except Exception as error:
+            raise translate(error, self.path) from error
 
     @contextmanager
     def _lent_reader(self) -> Iterator[apsw.Connection]:
@@ -696,14 +696,10 @@ class Database:
 
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot, outside of any transaction."""
-        with self._lent_reader() as reader:
+        with self._lent_reader() as reader, self._errors_by(translate_own_error):
             try:
                 reader.execute("BEGIN")
                 return work(StoreTransaction(reader, self.now()))
-            except apsw.InterruptError:
-                raise
-            except Exception as error:
-                raise translate_own_error(error, self.path) from error
             finally:
                 if reader.in_transaction:
                     reader.execute("ROLLBACK")

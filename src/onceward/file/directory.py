@@ -500,11 +500,8 @@ class DirectoryCache:
     def newest(self, channel: str) -> int:
         """Return the number of a channel's latest member or subscription; 0 if there is none."""
         seen = self._now()
-        row, wishes, members = (
-            seen.channels.get(channel),
-            seen.patterns.get(channel, []),
-            seen.members.get(channel, ()),
-        )
+        row, members = seen.channels.get(channel), seen.members.get(channel, ())
+        wishes = seen.patterns.get(channel, [])
         if row is not None and row[1] == "pubsub":
             return wishes[-1][0] if wishes else 0
         return members[-1].number if members else 0
@@ -548,23 +545,15 @@ class DirectoryCache:
         self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = ""
     ) -> bool:
         """Store a subscription; return whether it was new."""
-        return (
-            self.database.write(
-                lambda tx: tx.run(SUBSCRIBE, (subscriber, pattern, channel, publisher, tx.now))
-            )
-            > 0
-        )
+        named = (subscriber, pattern, channel, publisher)
+        return self.database.write(lambda tx: tx.run(SUBSCRIBE, (*named, tx.now))) > 0
 
     def unsubscribe(
         self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = ""
     ) -> bool:
         """Delete a subscription; return whether it existed."""
-        return (
-            self.database.write(
-                lambda tx: tx.run(UNSUBSCRIBE, (subscriber, pattern, channel, publisher))
-            )
-            > 0
-        )
+        named = (subscriber, pattern, channel, publisher)
+        return self.database.write(lambda tx: tx.run(UNSUBSCRIBE, named)) > 0
 
 
 def _find(
