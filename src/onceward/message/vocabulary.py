@@ -208,18 +208,12 @@ INBOX: Final[dict[tuple[str, str], str]] = {
 """Legal moves of an inbox row; ``processing`` is ``pending`` inside a leased lane."""
 
 RUNS: Final[dict[tuple[str, str], str]] = {
-    (
-        "open",
-        "done",
-    ): "the handler returned: effects, messages, dedup records and this are one commit",
-    (
-        "open",
-        "aborted",
-    ): "preempted, stopped, or its process died: the same commit returns unconsumed messages",
-    (
-        "open",
-        "failed",
-    ): "the handler raised: its messages wait for another attempt, or are dead letters",
+    ("open", "done"): "the handler returned: effects, messages, dedup records and this are one "
+    "commit",
+    ("open", "aborted"): "preempted, stopped, or its process died: the same commit returns "
+    "unconsumed messages",
+    ("open", "failed"): "the handler raised: its messages wait for another attempt, or are dead "
+    "letters",
 }
 """Legal moves of a run and why; an ended run never reopens, its messages may get another."""
 

@@ -222,10 +222,8 @@ class Scan:
         if not self.source.by_seq or names & self.source.indexed:
             yield from _cut(self._at_once(), below)
         elif names & {"since", "until"}:
-            since, until = (
-                self.filter.values.get("since", 0),
-                self.filter.values.get("until", NEVER),
-            )
+            since = self.filter.values.get("since", 0)
+            until = self.filter.values.get("until", NEVER)
             for batch in _cut(time_index.within(self.db, self.source.table, since, until), below):
                 yield self._fitting(batch) if names - {"since", "until"} else batch
         else:

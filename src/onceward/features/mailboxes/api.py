@@ -390,14 +390,8 @@ class Mailboxes:
         files: OpenAgentFiles,
         tasks: Announcer,
     ) -> None:
-        self._tasks = tasks
-        self._db, self._home, self._deps, self._session, self._files = (
-            deps.db,
-            home,
-            deps,
-            session,
-            files,
-        )
+        self._db, self._home, self._deps = deps.db, home, deps
+        self._session, self._files, self._tasks = session, files, tasks
 
     def ensure(
         self,

@@ -139,11 +139,8 @@ class RunScheduler:
     ) -> None:
         self._handlers, self._completion, self._owner = handlers, completion, owner
         self._agent, self._delay = deps.db.agent, delay
-        self._settings, self._policy, self._ids = (
-            deps.settings,
-            deps.policy,
-            deps.outbox.composer.mint,
-        )
+        self._settings, self._policy = deps.settings, deps.policy
+        self._ids = deps.outbox.composer.mint
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self._home = home_policy(deps.settings)
         self.patterns = json.dumps([glob(handler.pattern) for handler in handlers])

@@ -100,10 +100,8 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
         files.check(paths)
     except files.NoSuchPath as error:
         raise AnalysisException(str(error), "PATH_NOT_FOUND", {"path": error.path}) from error
-    reader = spark.read.format("onceward").option("table", table)
-    for name, value in options.items():
-        reader = reader.option(spelt(name), _text(value))
-    return reader.load(paths)
+    given = {spelt(name): _text(value) for name, value in options.items()}
+    return spark.read.format("onceward").option("table", table).options(**given).load(paths)
 
 
 def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
@@ -114,8 +112,7 @@ def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
         raise InvalidOption(msg)
     rows = frame.repartition(*(coalesce(col(name), lit("")) for name in by))
     writer = rows.write.format("onceward").mode("append").option("commits", "executors")
-    for name, value in options.items():
-        writer = writer.option(spelt(name), _text(value))
+    writer = writer.options(**{spelt(name): _text(value) for name, value in options.items()})
     paths = [absolute(one) for one in ([path] if isinstance(path, str) else path)]
     writer.save(paths[0] if len(paths) == 1 else json.dumps(paths))
 

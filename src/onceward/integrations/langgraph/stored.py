@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.file.database import Database
@@ -213,15 +213,7 @@ def writes_of(read: Rows, place: CheckpointPlace) -> list[WriteRow]:
 
 def pages(db: Database, wanted: Wanted) -> Iterator[CheckpointRow]:
     """Return checkpoints in slices, the newest first."""
-    named: dict[str, Any] = {
-        "thread": wanted.thread,
-        "namespace": wanted.namespace,
-        "id": wanted.id,
-        "before": wanted.before,
-        "after": None,
-        "in": None,
-        "under": None,
-    }
+    named: dict[str, Any] = asdict(wanted) | {"after": None, "in": None, "under": None}
     while rows := db.ask(PAGE, named):
         yield from (CheckpointRow(*row) for row in rows)
         last = CheckpointRow(*rows[-1])
