@@ -18,26 +18,10 @@ from typing import Final
 from onceward.errors import NetworkFilesystem, ReadOnlyStore, StoreUnusable
 from onceward.message.ids import new_token
 
-NETWORK: Final = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb",
-        "smb2",
-        "smb3",
-        "smbfs",
-        "9p",
-        "virtiofs",
-        "vboxsf",
-        "drvfs",
-        "afs",
-        "ceph",
-        "glusterfs",
-        "lustre",
-        "davfs",
-    },
-)
+NETWORK: Final = frozenset({
+    "nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "virtiofs", "vboxsf", "drvfs",
+    "afs", "ceph", "glusterfs", "lustre", "davfs",
+})  # fmt: skip
 MOUNT_FIELDS: Final = 5
 ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 FileKey = tuple[int, int]

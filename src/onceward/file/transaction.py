@@ -165,27 +165,10 @@ class StoreTransaction:
     """An open transaction: SQL, the ids of its messages, and the calls after its commit."""
 
     __slots__ = (
-        "_execute",
-        "_refused",
-        "batched_inserts",
-        "batching",
-        "blocks",
-        "closed",
-        "durable",
-        "effects",
-        "ended",
-        "handle",
-        "has_news",
-        "may_be_durable",
-        "message_ids",
-        "now",
-        "on_durable",
-        "outgoing",
-        "own",
-        "rolled_back",
-        "savepoints",
-        "wakeups",
-    )
+        "_execute", "_refused", "batched_inserts", "batching", "blocks", "closed", "durable",
+        "effects", "ended", "handle", "has_news", "may_be_durable", "message_ids", "now",
+        "on_durable", "outgoing", "own", "rolled_back", "savepoints", "wakeups",
+    )  # fmt: skip
 
     def __init__(self, handle: Handle, now: Millis, execute: Execute | None = None) -> None:
         self.handle = handle

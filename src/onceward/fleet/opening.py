@@ -19,18 +19,9 @@ from onceward.file.migrations import migrations
 from onceward.fleet.files import stat
 
 Reason = Literal[
-    "vanished",
-    "unreadable",
-    "empty",
-    "foreign",
-    "corrupt",
-    "older",
-    "newer",
-    "locked",
-    "changing",
-    "gone",
-    "differs",
-]
+    "vanished", "unreadable", "empty", "foreign", "corrupt", "older", "newer", "locked", "changing",
+    "gone", "differs",
+]  # fmt: skip
 """Why a file is not read, in one word."""
 REASONS: Final = {
     "vanished": "it was listed, but no longer exists",

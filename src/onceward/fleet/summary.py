@@ -21,16 +21,9 @@ LOOK_AT: Final = (
     "unprocessed",
 )
 SHOWN: Final = [
-    "verdict",
-    "id",
-    "sender",
-    "recipient",
-    "sender_says",
-    "recipient_says",
-    "created_at",
-    "received_at",
-    "processed_at",
-]
+    "verdict", "id", "sender", "recipient", "sender_says", "recipient_says", "created_at",
+    "received_at", "processed_at",
+]  # fmt: skip
 BAD: Final = tuple(verdict.name for verdict in VERDICTS if verdict.weight == "bad")
 WIDTH: Final = 1.02
 """A bucket holds values up to two percent apart; its middle is at most one percent wrong."""

@@ -87,45 +87,16 @@ DeliveryMode = Literal["at_most_once", "at_least_once", "exactly_once"]
 AckStatus = Literal["received", "in_progress", "completed", "failed"]
 DeadLetterOrigin = Literal["outbox", "inbox", "queue"]
 MessageState = Literal[
-    "pending",
-    "sending",
-    "sent",
-    "acked",
-    "failed",
-    "cancelled",
-    "processing",
-    "processed",
-    "dropped",
-    "expired",
-    "dead",
-]
+    "pending", "sending", "sent", "acked", "failed", "cancelled", "processing", "processed",
+    "dropped", "expired", "dead",
+]  # fmt: skip
 """State of a message in the sender's outbox, the recipient's inbox or the dead letters."""
 Reason = Literal[
-    "rejected",
-    "max_retries_exceeded",
-    "unhandled",
-    "expired",
-    "invalid",
-    "too_large",
-    "hops_exceeded",
-    "stale",
-    "no_mailbox",
-    "channel_closed",
-    "overflow",
-    "corrupt",
-    "dead",
-    "dropped",
-    "drop_old",
-    "drop_new",
-    "summarize",
-    "removed",
-    "superseded",
-    "ephemeral",
-    "cancelled",
-    "deleted",
-    "processed without a reply",
-    "delivered to an aborted run",
-]
+    "rejected", "max_retries_exceeded", "unhandled", "expired", "invalid", "too_large",
+    "hops_exceeded", "stale", "no_mailbox", "channel_closed", "overflow", "corrupt", "dead",
+    "dropped", "drop_old", "drop_new", "summarize", "removed", "superseded", "ephemeral",
+    "cancelled", "deleted", "processed without a reply", "delivered to an aborted run",
+]  # fmt: skip
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 """
 Reason of a dead letter, and start of the reason of a refused or ended message.
@@ -133,15 +104,8 @@ Reason of a dead letter, and start of the reason of a refused or ended message.
 Details follow after a colon and a space. A page explains each to users.
 """
 Kind = Literal[
-    "text",
-    "command",
-    "query",
-    "response",
-    "notification",
-    "broadcast",
-    "acknowledgment",
-    "error",
-]
+    "text", "command", "query", "response", "notification", "broadcast", "acknowledgment", "error",
+]  # fmt: skip
 """Kind of a channel's message."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Outcome = Literal["processed", "dropped", "expired", "cancelled"]
@@ -157,16 +121,8 @@ DropPolicy = Literal["drop_old", "drop_new", "summarize"]
 DropScope = LimitScope | Literal["queue"]
 """Scope in which a policy dropped a message: of a limit, or a session's queue."""
 SentState = Literal[
-    "pending",
-    "sending",
-    "sent",
-    "acked",
-    "failed",
-    "cancelled",
-    "dropped",
-    "dead",
-    "absent",
-]
+    "pending", "sending", "sent", "acked", "failed", "cancelled", "dropped", "dead", "absent",
+]  # fmt: skip
 """State of a message that was sent, as ``resolve`` returns it."""
 CancelOutcome = Literal["cancelled", "too_late", "asked"]
 """

@@ -26,15 +26,8 @@ EPOCH: Final = "00000002" + "5" * 24
 OTHER: Final = "00000001" + "a" * 24
 ODD: Final = 'words: ä 👩 "\\ \n \x01 \u2028'
 STATES: Final[tuple[ReceiptState, ...]] = (
-    "stored",
-    "duplicate",
-    "processed",
-    "dropped",
-    "cancelled",
-    "dead",
-    "rejected",
-    "busy",
-)
+    "stored", "duplicate", "processed", "dropped", "cancelled", "dead", "rejected", "busy",
+)  # fmt: skip
 END_WITHIN: Final = 60.0
 """Seconds after which a call that should have ended is taken for hanging."""
 DEADLINE: Final = 2.0

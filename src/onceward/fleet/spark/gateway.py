@@ -27,22 +27,13 @@ from onceward.fleet.spark.java import Java, find
 VECTOR: Final = "jdk.incubator.vector"
 NATIVE_ACCESS_SINCE: Final = 24
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+OF_BASE: Final = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio",
+    "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref",
+    "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
 OPENED: Final = (
-    *(
-        f"java.base/java.{name}"
-        for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util")
-    ),
-    *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic")),
-    *(
-        f"java.base/{name}"
-        for name in (
-            "jdk.internal.ref",
-            "sun.nio.ch",
-            "sun.nio.cs",
-            "sun.security.action",
-            "sun.util.calendar",
-        )
-    ),
+    *(f"java.base/{name}" for name in OF_BASE),
     "java.security.jgss/sun.security.krb5",
 )
 """The list of Spark's launcher, which Spark reads and changes."""

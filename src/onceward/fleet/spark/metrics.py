@@ -11,19 +11,12 @@ from pyspark.sql.window import Window
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "outbox": (
-        "_agent",
-        "id",
-        "recipient",
-        "state",
-        "attempts",
-        "created_at",
-        "sent_at",
-        "ended_at",
+        "_agent", "id", "recipient", "state", "attempts", "created_at", "sent_at", "ended_at",
     ),
     "inbox": ("_agent", "id", "state", "attempts", "received_at", "ended_at"),
     "dead_letters": ("_agent", "id", "origin", "reason", "attempts", "created_at", "dead_at"),
     "peers": ("_agent", "name", "breaker", "failures", "due_at", "seen_at", "last_error"),
-}
+}  # fmt: skip
 AGAIN: Final = "greatest(attempts - 1, 0)"
 EVENTS: Final = ("sent", "out_ended", "received", "in_ended", "dead", "out_retries", "in_retries")
 

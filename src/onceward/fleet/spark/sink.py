@@ -61,17 +61,9 @@ KEPT: Final = 100
 KEPT_FOR: Final = 90 * DAY
 """Seconds for which a file remembers queries that have ended."""
 OPTIONS: Final = (
-    "type",
-    "topic",
-    "key",
-    "priority",
-    "ttl",
-    "delay",
-    "ordering_key",
-    "correlation_id",
-    "causation_id",
-    "reply_to",
-)
+    "type", "topic", "key", "priority", "ttl", "delay", "ordering_key", "correlation_id",
+    "causation_id", "reply_to",
+)  # fmt: skip
 """Columns that are options of ``send``."""
 COLUMNS: Final = ("agent", "_db", "recipient", "body", "session", *OPTIONS)
 

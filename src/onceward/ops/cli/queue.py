@@ -18,16 +18,8 @@ from onceward.ops.cli.target import WHERE, Where
 from onceward.ops.views import lists
 
 QUEUES: Final = (
-    "session",
-    "state",
-    "mode",
-    "cap",
-    "overflow",
-    "waiting",
-    "bound",
-    "dropped",
-    "run",
-)
+    "session", "state", "mode", "cap", "overflow", "waiting", "bound", "dropped", "run",
+)  # fmt: skip
 WAITING: Final = ("position", "id", "sender", "type", "priority", "attempts", "received_at")
 Waiting = Annotated[
     str,

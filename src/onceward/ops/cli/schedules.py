@@ -17,21 +17,9 @@ from onceward.ops.cli.send import parsed
 from onceward.ops.cli.target import CONVERSATION, Conversation
 
 COLUMNS: Final = (
-    "name",
-    "cron",
-    "timezone",
-    "every",
-    "overlap",
-    "recipient",
-    "origin",
-    "next_at",
-    "paused_at",
-    "sent",
-    "last_at",
-    "last_error",
-    "skipped",
-    "skipped_at",
-)
+    "name", "cron", "timezone", "every", "overlap", "recipient", "origin", "next_at", "paused_at",
+    "sent", "last_at", "last_error", "skipped", "skipped_at",
+)  # fmt: skip
 MINUTE: Final = 60_000
 Name = Annotated[str, said("The schedule.")]
 

@@ -33,6 +33,11 @@ from onceward.ops.views.filters import told
 
 T = TypeVar("T")
 HERE: Final = Path(__file__).parent
+FILTERS: Final = (
+    "age", "span", "moment", "rfc3339", "number", "bounded", "size", "short", "percent", "rate",
+    "tone", "holder",
+)  # fmt: skip
+"""Functions of ``words`` that templates use as filters."""
 NOTICES: Final = 100
 """Maximum outcomes of actions that are remembered until their page is shown."""
 NOT_FOUND: Final = 404
@@ -229,23 +234,7 @@ def _environment(redaction: Redaction) -> Environment:
         lstrip_blocks=True,
         bytecode_cache=COMPILED,
     )
-    made.filters |= {
-        name: getattr(words, name)
-        for name in (
-            "age",
-            "span",
-            "moment",
-            "rfc3339",
-            "number",
-            "bounded",
-            "size",
-            "short",
-            "percent",
-            "rate",
-            "tone",
-            "holder",
-        )
-    }
+    made.filters |= {name: getattr(words, name) for name in FILTERS}
     made.filters["hidden"] = redaction.error
     made.globals |= {"address": address, "with_query": with_query, "filter_of": told}
     for name in made.list_templates():

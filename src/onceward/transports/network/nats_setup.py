@@ -14,13 +14,8 @@ from onceward.transports.network.nats_keys import create_seed
 from onceward.transports.network.nats_link import Address, Credentials, Link
 
 FORGING: Final = (
-    "allow_direct",
-    "mirror_direct",
-    "republish",
-    "mirror",
-    "sources",
-    "subject_transform",
-)
+    "allow_direct", "mirror_direct", "republish", "mirror", "sources", "subject_transform",
+)  # fmt: skip
 """Options of a stream that let messages appear under subjects of agents that did not send them."""
 T = TypeVar("T")
 
