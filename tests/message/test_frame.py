@@ -17,7 +17,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from onceward.errors import InvalidMessage
 from onceward.message import frame
-from onceward.message.frame import REMEMBERED, Frame, _key_ends, digest
+from onceward.message.frame import REMEMBERED, Frame, digest, key_ends
 
 Write = Callable[..., str]
 LONG = "x" * REMEMBERED
@@ -226,8 +226,11 @@ def test_a_number_too_large_for_a_float_is_no_frame(text: str) -> None:
         text_of()[:-1] + ', "data": {"a": 1, "a": 2}}',
         text_of()[:-1] + ',"data":[{"a":1},{"b":{"c":1,"c":1}}]}',
         text_of()[:-1] + ',"data":{"a":1,"\\u0061":2}}',
+        text_of()[:-1] + ',"id" :"2"}',
+        text_of()[:-1] + ',"data":{"a"\n:1,"a":2}}',
+        text_of()[:-1] + ',"data":{"a":"\\":","a"\t\r :2,"b" :3}}',
     ],
-    ids=["id", "extension", "body", "nested", "escaped"],
+    ids=["id", "extension", "body", "nested", "escaped", "space", "line", "more ends"],
 )
 def test_a_key_that_comes_twice_is_no_frame(text: str) -> None:
     """Readers disagree on which value of such a key holds: SQL takes the first, Python the last."""
@@ -250,12 +253,12 @@ def test_keys_that_come_once_are_taken(data: object, separators: tuple[str, str]
 
 @pytest.mark.parametrize(
     "text",
-    ["é" + LONG, LONG.join(["", '":', '" :', '""', '"":', ":", '"']), '":"é:' * REMEMBERED],
+    ["é" + LONG, LONG.join(["", '":', '" ', '""', '"":', ":", '"']), '":"é:' * REMEMBERED],
     ids=["none", "few", "many"],
 )
 def test_keys_of_a_long_text_are_counted_alike(text: str) -> None:
     """With few quotes in it or with many, the same places are found that end keys."""
-    assert text.count('":') == _key_ends(text)
+    assert text.count('":') == key_ends(text)
 
 
 def test_a_key_that_comes_twice_in_a_long_text_is_no_frame() -> None:
@@ -266,6 +269,8 @@ def test_a_key_that_comes_twice_in_a_long_text_is_no_frame() -> None:
     assert {"a": LONG} == Frame.parse(text).data
     with pytest.raises(InvalidMessage, match="comes twice"):
         Frame.parse(text.replace('{"a":', '{"a":1,"a":'))
+    with pytest.raises(InvalidMessage, match="comes twice"):
+        Frame.parse(text.replace('{"a":', '{"a":1,"a" :'))
 
 
 @pytest.mark.parametrize("changes", [{}, {"tenant": None, "topic": None}, {"data": [{"a": 1}]}])

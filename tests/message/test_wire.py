@@ -269,6 +269,15 @@ def test_an_answer_to_another_parcel_is_refused(other: dict[str, Any]) -> None:
         wire.decode_answer(body, replace(SMALL, **other))
 
 
+@pytest.mark.parametrize("colon", [b":", b" :", b"\n:"], ids=repr)
+def test_a_key_that_comes_twice_is_refused(colon: bytes) -> None:
+    """Readers would take different values of it, however it is written."""
+    body = wire.encode_answer(TAKEN, SMALL).replace(b'"number":', b'"number":9,"number"' + colon)
+
+    with pytest.raises(InvalidParcel, match="comes twice"):
+        wire.decode_answer(body, SMALL)
+
+
 def test_more_receipts_than_frames_are_refused() -> None:
     """An answer has at most one receipt for each frame."""
     twice = replace(TAKEN, receipts=TAKEN.receipts * 2)

@@ -125,12 +125,8 @@ class Frame(BaseModel):
             if found.__pydantic_extra__ or found.data_base64 is not None:
                 found.check()
             keys = len(found.__pydantic_fields_set__) + count_keys(found.data)
-            if isinstance(text, bytes):
-                ends = text.count(b'":')
-            else:
-                ends = text.count('":') if len(text) < REMEMBERED else _key_ends(text)
-            if ends != keys:  # a reader keeps one value per key: another may be lost
-                refuse_repeated_keys(text)
+            if key_ends(text if isinstance(text, str) else text.decode()) != keys:
+                refuse_repeated_keys(text)  # a reader keeps one value per key, another is lost
         except (ValueError, RecursionError) as error:
             msg = f"not a frame: {error}"
             raise InvalidMessage(msg) from error
@@ -414,6 +410,8 @@ def json_string(text: str) -> str:
 
 REMEMBERED: Final = 32_768
 """Characters from which a text's digest is remembered: computing it takes longer than a lookup."""
+SPACED: Final = re.compile(r'"[ \t\n\r]+:')
+"""A quote, and a colon after spaces that JSON allows between a key and its colon."""
 FEW_QUOTES: Final = 1000
 """Characters for each quote of a text that has few."""
 _last: tuple[str | None, bytes] = (None, b"")
@@ -437,16 +435,19 @@ def digest(text: str) -> bytes:
     return found
 
 
-def _key_ends(text: str) -> int:
+def key_ends(text: str) -> int:
     """
-    Return how often a quote and a colon follow each other in a long text.
+    Return how often a quote and a colon follow each other; -1 if spaces are between two of them.
 
-    If it has few quotes, only these are looked at: that is ten times as fast.
+    In a long text with few quotes only these are looked at: that is ten times as fast.
     """
-    if text.count('"') > len(text) // FEW_QUOTES:
-        return text.count('":')
+    if len(text) < REMEMBERED or text.count('"') > len(text) // FEW_QUOTES:
+        spaced = " :" in text or "\n" in text or "\t" in text or "\r" in text
+        return -1 if spaced and SPACED.search(text) else text.count('":')
     count, at = 0, text.find('"')
     while at >= 0:
+        if SPACED.match(text, at):
+            return -1
         count += text.startswith(":", at + 1)
         at = text.find('"', at + 1)
     return count

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 from onceward.errors import InvalidParcel
 from onceward.message.body import describe_errors
 from onceward.message.clock import Millis
-from onceward.message.frame import SOURCE, refuse_repeated_keys
+from onceward.message.frame import SOURCE, key_ends, refuse_repeated_keys
 from onceward.message.ids import new_id
 from onceward.message.names import AGENT, quoted
 from onceward.message.parcel import (
@@ -360,7 +360,7 @@ def _read(kind: type[E], what: str, text: bytes) -> E:
     """Read one event; refuse a repeated key, which readers would interpret differently."""
     try:
         event = kind.model_validate_json(text)
-        if text.count(b'":') != _keys(event.data):
+        if key_ends(text.decode()) != _keys(event.data):
             refuse_repeated_keys(text)
     except (ValueError, RecursionError) as error:
         raise _invalid(what, error) from error
