@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Ticket
+from onceward.core import requests
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, InvalidMessage, RequestFailed
+from onceward.message.frame import digest
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -284,6 +286,23 @@ def test_a_request_that_is_read_by_hand_fails_at_its_ack(world: World) -> None:
     with pytest.raises(RequestFailed, match="processed without a reply"):
         shop.result(tickets[0], reply=Answer)
     assert Answer(n=2) == shop.result(tickets[1], reply=Answer)
+
+
+def test_a_request_with_spaces_in_its_frame_fails_at_its_ack(world: World) -> None:
+    """Programs in other languages may write a frame with a space before each colon."""
+    shop, hand = world.wired("shop", "hand")
+    made = shop._outbox.compose("default", "hand", "who?", {"reply_to": "shop"})
+    frame = made.frame.replace('"replyto":', '"replyto" : ')
+    spaced = made._replace(frame=frame, digest=digest(frame))
+    ticket = shop._db.write(lambda tx: requests.add_request(tx, shop._outbox, spaced, 60.0))
+    world.settle()
+    message = hand.receive()
+    assert message is not None
+    message.ack()
+    world.settle()
+
+    with pytest.raises(RequestFailed, match="processed without a reply"):
+        shop.result(ticket, reply=str)
 
 
 def test_a_reply_may_travel_behind_its_receipt(world: World) -> None:

@@ -100,7 +100,7 @@ DEFAULTS: Final[dict[Outcome, Reason | None]] = {
     "cancelled": "cancelled",
 }
 """The default reason of each outcome of a message."""
-ASKS: Final = '"replyto":'
+ASKS: Final = '"replyto"'
 """Text in every frame that asks for a reply; a body may also have it, which costs one query."""
 WITHOUT_REPLY: Final = """
 SELECT j.key
