@@ -17,7 +17,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from onceward.errors import InvalidMessage
 from onceward.message import frame
-from onceward.message.frame import REMEMBERED, Frame, digest, key_ends
+from onceward.message.frame import REMEMBERED, Frame, digest, key_ends, session_and_type
 
 Write = Callable[..., str]
 LONG = "x" * REMEMBERED
@@ -271,6 +271,14 @@ def test_a_key_that_comes_twice_in_a_long_text_is_no_frame() -> None:
         Frame.parse(text.replace('{"a":', '{"a":1,"a":'))
     with pytest.raises(InvalidMessage, match="comes twice"):
         Frame.parse(text.replace('{"a":', '{"a":1,"a" :'))
+
+
+@pytest.mark.parametrize("text", [text_of(), text_of() + "\n", text_of()[:-1] + ',"data":'])
+def test_session_and_type_are_read_from_any_stored_frame(text: str) -> None:
+    """A frame may end with spaces, and one whose body is stored elsewhere ends before the body."""
+    frame = Frame.parse(text_of())
+
+    assert (frame.session, frame.type) == session_and_type(text)
 
 
 @pytest.mark.parametrize("changes", [{}, {"tenant": None, "topic": None}, {"data": [{"a": 1}]}])

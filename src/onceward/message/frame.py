@@ -464,9 +464,9 @@ def body_size(frame: Frame) -> int:
 
 def session_and_type(frame: str) -> tuple[str, str]:
     """Return the session and the type of a stored frame; empty ones if it is damaged."""
-    whole = frame.endswith("}")
+    split = frame.endswith(":")  # its body is stored elsewhere
     try:
-        found = Frame.parse(frame if whole else f"{frame}null}}")
+        found = Frame.parse(f"{frame}null}}" if split else frame)
     except InvalidMessage:
         return "", ""
     return found.session, found.type
