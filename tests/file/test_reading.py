@@ -1,9 +1,11 @@
 """Connections of a file that is read: the writer's while no thread writes, else a second one."""
 
+import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from threading import Event, Thread
 
+import apsw
 from tests.interrupts import interrupted
 
 from onceward import Postbox
@@ -71,6 +73,21 @@ def test_the_second_connection_is_closed_when_no_read_needs_it(opened: Open) -> 
 
     assert kept is not None
     assert (None, [(1,)]) == (box._db._reader, box._db.read(COUNT))
+
+
+def test_the_version_differs_on_a_second_connection_after_another(opened: Open) -> None:
+    """A commit of another process is noticed, although each connection counts from the start."""
+    box = opened()
+    db, seen = box._db, list[int]()
+    for _ in range(2):
+        db._open_reader()
+        seen.append(db.version())
+        db._reader_needed_at = -math.inf
+        db.close_idle()
+        with closing(apsw.Connection(str(box.file.path))) as other:
+            other.execute("UPDATE _onceward_file_info SET opened = opened + 1")
+
+    assert 2 == len(set(seen))
 
 
 def test_the_version_moves_with_each_commit_on_either_connection(opened: Open) -> None:

@@ -155,6 +155,7 @@ class Database:
         """Holds the turn to write while the writer's connection is read."""
         self._reader_needed_at = 0.0
         """Time of the monotonic clock at which a read last met a writer."""
+        self._readers_opened = 0
         self.writer = Writer(self, settings.busy_timeout)
         """Queue and commits; used directly if a transaction begins and ends in two places."""
         self.write = self.writer.write
@@ -692,6 +693,7 @@ class Database:
         self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
         self._reader_needed_at = time.monotonic()
         self._reader = self._connect_reader(self._read_busy_handler)
+        self._readers_opened += 1
         return self._reader
 
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
@@ -725,8 +727,11 @@ class Database:
         The times that this connection stored are not counted.
         """
         found: list[tuple[Any, ...]] = con.execute(DATA_VERSION).fetchall()
-        own = con.total_changes() - self._ticks if con is self._con else 0
-        return (self._openings << 40) + 2 * (int(found[0][0]) + own) + (con is self._con)
+        by_writer = con is self._con
+        own = con.total_changes() - self._ticks if by_writer else 0
+        # a new connection counts from the start, and would repeat the numbers of the one before
+        turn = 0 if by_writer else self._readers_opened
+        return (self._openings << 80) + (turn << 40) + 2 * (int(found[0][0]) + own) + by_writer
 
     def version_if_open(self) -> int:
         """Return ``version()`` without opening the file; -1 while an error keeps it closed."""
