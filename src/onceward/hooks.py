@@ -165,7 +165,7 @@ class Hooks:
             InvalidArgument: there is no event of that name.
 
         """
-        if name != ALL and name not in EVENTS:
+        if not isinstance(name, str) or (name != ALL and name not in EVENTS):
             msg = f"no event is called {name!r}: there are {', '.join(EVENTS)}"
             raise InvalidArgument(msg)
         self._hooks[name] = (*self._hooks.get(name, ()), hook)

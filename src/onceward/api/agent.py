@@ -15,6 +15,7 @@ from onceward.message.names import (
     AgentProfile,
     agent_name,
     agent_profile,
+    listed,
     plain_text,
     quoted,
     refuse_options,
@@ -63,6 +64,9 @@ class Agent(Handlers):
             refuse_options("an agent", unknown, ("unhandled", "description", "capabilities"))
         self.name = agent_name(name)
         self._profile = agent_profile(description, capabilities)
+        if unhandled not in ("dead", "wait"):
+            msg = f"unhandled={quoted(unhandled)} is not one of dead, wait"
+            raise InvalidArgument(msg)
         self.unhandled = unhandled
         """Fate of messages without a handler: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []
@@ -137,6 +141,7 @@ class Agent(Handlers):
 
     def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
         """Call *work* with each postbox that is opened for this agent, before its engines start."""
+        _callable("at_open", work)
         self._openings.append(work)
         return work
 
@@ -233,6 +238,8 @@ class Agent(Handlers):
         )
 
         check_policies(policies["missed"], policies["overlap"])
+        if policies["session"] is not None:
+            plain_text("session", policies["session"])
         make_rule(rule.get("every"), rule.get("cron"), rule.get("timezone"))
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
@@ -247,6 +254,9 @@ class Agent(Handlers):
 
     def include(self, other: Agent) -> Self:
         """Add the handlers of another agent object, so that modules can be composed."""
+        if not isinstance(other, Agent):
+            msg = f"include={quoted(other)} must be an Agent"
+            raise InvalidArgument(msg)
         for handler in other.handlers:
             self._check_new(handler.pattern)
             included = _overridable(handler, self.overrides)
@@ -300,8 +310,10 @@ class Agent(Handlers):
                     pattern=pattern,
                     call=call,
                     options=fields,
-                    types={message_type(model): model for model in types},
-                    allow_override_from=tuple(agent_name(name) for name in allow_override_from),
+                    types={message_type(model): model for model in listed("types", types)},
+                    allow_override_from=tuple(
+                        map(agent_name, listed("allow_override_from", allow_override_from))
+                    ),
                     is_async=is_async,
                     attempts=attempts,
                     timeout=limit,
@@ -360,6 +372,12 @@ def _overridable(
     if known is None:
         return handler
     return replace(handler, dependencies=known._replace(overrides=overrides))
+
+
+def _callable(decorator: str, given: object) -> None:
+    if not callable(given):
+        msg = f"{decorator}={quoted(given)} must be a function"
+        raise InvalidArgument(msg)
 
 
 def _bracketed(decorator: str, given: object, kinds: tuple[type, ...] = (str, type)) -> None:

@@ -14,6 +14,7 @@ from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
+from onceward.message.arguments import checks_arguments
 from onceward.message.events import Expired
 from onceward.message.settings import Settings
 
@@ -28,6 +29,7 @@ EXPIRING: Final = [each.upkeep.expire for each in FEATURES if each.upkeep and ea
 """Functions of features that end expired messages."""
 
 
+@checks_arguments()
 class AgentFile:
     """The file itself: its path, numbers, health, checks, repairs, maintenance and pause."""
 

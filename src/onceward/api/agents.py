@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from onceward.errors import InvalidArgument
 from onceward.file.directory import DirectoryCache, find_agents
+from onceward.message.arguments import checks_arguments
 from onceward.message.names import AgentInfo, agent_profile
 from onceward.message.topics import check_pattern
 
 
+@checks_arguments()
 class Agents:
     """The agents of the home, and their subscriptions."""
 

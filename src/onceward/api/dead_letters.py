@@ -14,6 +14,7 @@ from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
+from onceward.message.arguments import checks_arguments
 from onceward.message.body import BYTES
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
@@ -60,6 +61,7 @@ class ReplayResult:
     """Ids of those that stayed dead letters, and why."""
 
 
+@checks_arguments()
 class DeadLetters:
     """Messages that ended badly here, of both directions."""
 

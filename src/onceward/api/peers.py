@@ -13,6 +13,7 @@ from onceward.core.deliver.transport import Accept, Features, Pings, Transport
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache
+from onceward.message.arguments import checks_arguments
 from onceward.message.clock import Millis
 from onceward.message.names import agent_name
 from onceward.message.parcel import Answer, InboundRule, Parcel
@@ -43,6 +44,7 @@ class Ping:
     """Milliseconds by which its clock is ahead of ours; negative if it is behind."""
 
 
+@checks_arguments(but=("accept",))
 class Peers:
     """The peers of an agent: registered here or found in the home, never created by messages."""
 

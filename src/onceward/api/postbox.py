@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from threading import Lock
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from onceward.api.agent import Agent
@@ -53,6 +54,7 @@ from onceward.file.directory import (
 )
 from onceward.file.environment import load_settings
 from onceward.hooks import AuditLog, Hooks
+from onceward.message.arguments import Accepted, checked
 from onceward.message.clock import Clock
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option
@@ -106,11 +108,30 @@ class PostboxOptions(SettingsOptions, total=False):
     testing: Controls | None
 
 
-def _check_options(overrides: SettingsOptions) -> None:
-    """Raise InvalidArgument for a keyword that is neither an option nor a setting."""
+PARTS: Final = {
+    "path": Accepted((str, os.PathLike)),
+    "agent": Accepted((str, Agent, NoneType)),
+    "settings": Accepted((Settings, NoneType)),
+    "start": Accepted((bool,)),
+    "transports": Accepted((Mapping, NoneType)),
+    "listeners": Accepted((Iterable,)),
+    "testing": Accepted((Controls, NoneType)),
+}
+"""The arguments of a postbox besides its settings."""
+
+
+def _check_parts(**parts: object) -> None:
+    """Raise InvalidArgument for an argument of another type."""
+    for name, given in parts.items():
+        PARTS[name].check(name, given)
+
+
+def _known(overrides: SettingsOptions) -> SettingsOptions:
+    """Return settings; raise InvalidArgument for a keyword that is neither option nor setting."""
     known = PostboxOptions.__annotations__
     if unknown := overrides.keys() - known:
         raise InvalidArgument(no_option("a postbox", unknown, ["agent", "loop", *known]))
+    return overrides
 
 
 class Postbox(Session, EventSource):
@@ -146,34 +167,34 @@ class Postbox(Session, EventSource):
         testing: Controls | None = None,
         **overrides: Unpack[SettingsOptions],
     ) -> None:
-        _check_options(overrides)
+        _check_parts(path=path, agent=agent, settings=settings, start=start, testing=testing)
+        _check_parts(transports=transports, listeners=listeners)
         controls = testing or Controls()
-        clock, vfs = controls.clock, controls.vfs
-        self._settings = load_settings(settings, overrides)
+        self._settings = load_settings(settings, _known(overrides))
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
         descriptors.table.forget()  # a program may have opened the file a moment ago
         self._db = Database.open(
-            path, agent=name, settings=self._settings, clock=clock, vfs=vfs,
+            path, agent=name, settings=self._settings, clock=controls.clock, vfs=controls.vfs,
             mode="existing" if name is None else "create",
         )  # fmt: skip
         self._rng = controls.rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
         self._routes = TransportRouter(
-            self._db, settings=self._settings, transports=transports, vfs=vfs
+            self._db, settings=self._settings, transports=transports, vfs=controls.vfs
         )
         self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
         self._home = DirectoryHandle(self._db, self._settings)
         inspect = judging(self._home, self._db.agent)
         receiver = partial(Receiver, self._db, settings=self._settings, hooks=self._hooks)
         receiver = partial(receiver, features=STORING, inspect=inspect)
-        self._receiver = receiver()
-        self._door = receiver(network=True, handled=start and self._handlers is not None)
+        handled = start and self._handlers is not None
+        self._receiver, self._door = receiver(), receiver(network=True, handled=handled)
         self._listeners: list[Listener] = []
         self._lock, self._closed, self._loop = Lock(), False, loop
-        self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
+        self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=controls.vfs)
         try:
-            self._build_runtime(controls.ids or _ids_of(clock))
+            self._build_runtime(controls.ids or _ids_of(controls.clock))
             self._prepare_agent()
             if start or name is not None:
                 self._register(engines=start)
@@ -452,6 +473,7 @@ class Postbox(Session, EventSource):
         """
         return self._db.query(sql, bindings)
 
+    @checked
     def history(self, **filters: Unpack[HistoryFilters]) -> Page:
         """
         Return past messages of all sessions, newest first; consumes nothing.
@@ -464,6 +486,7 @@ class Postbox(Session, EventSource):
 
         return history.find(self._db, **filters)
 
+    @checked
     def search(self, text: str, *, limit: int = 100, offset: int = 0) -> Page:
         """
         Return past messages whose body contains all words of *text*, best match first.
@@ -479,6 +502,7 @@ class Postbox(Session, EventSource):
 
         return full_text.words(self._db, text, limit=limit, offset=offset)
 
+    @checked
     def message(self, message_id: str) -> Journey | None:
         """
         Return everything that the file stores about a message; None if it has no such message.
@@ -489,6 +513,7 @@ class Postbox(Session, EventSource):
 
         return journey.find(self._db, message_id)
 
+    @checked
     def flush(self, timeout: Span | None = 30.0) -> int:
         """
         Wait until every message is stored in its recipient's file, or has ended.
@@ -507,6 +532,7 @@ class Postbox(Session, EventSource):
         )
         return sent.unsent(db) if left is None else left
 
+    @checked
     def resolve(self, message_id: str) -> SentState:
         """
         Return the state of a message we sent.
@@ -516,6 +542,7 @@ class Postbox(Session, EventSource):
         self._db.persist_clock()  # after a commit of our own, rows that are read are durable
         return sent.resolve(self._db, message_id)
 
+    @checked
     def cancel(
         self, message_id: str, *, reason: str = "", timeout: Span | None = 0
     ) -> Cancellation:
@@ -530,6 +557,7 @@ class Postbox(Session, EventSource):
         """
         return self._cancelling.cancel(message_id, reason, timeout)
 
+    @checked
     def cancel_all(
         self,
         *,
@@ -564,6 +592,7 @@ class Postbox(Session, EventSource):
 
         return Cancelling(self._deps, self._receiver.canceller)
 
+    @checked
     def stream(
         self,
         ticket: Ticket | str,

@@ -29,7 +29,7 @@ from onceward.file import file_checks, open_files
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryHandle
 from onceward.message.log import log
-from onceward.message.names import AGENT, error_text
+from onceward.message.names import AGENT, error_text, quoted
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
 from onceward.transports.file import FileTransport, Opened
@@ -97,6 +97,9 @@ class TransportRouter:
         for scheme, given in (transports or {}).items():
             if isinstance(given, Transport) and not isinstance(given, type):
                 self._transports[scheme] = given
+            elif not callable(given):
+                msg = f"transports: {quoted(given)} for {scheme} must be a transport, or make one"
+                raise InvalidArgument(msg)
             else:
                 self._factories[scheme] = given
         if "file" not in self._factories:
@@ -334,4 +337,7 @@ def made_listener(given: Listener | MakeListener, context: TransportContext) -> 
     """Return a listener, made now if a factory was given."""
     if isinstance(given, Listener) and not isinstance(given, type):
         return given
+    if not callable(given):
+        msg = f"listeners: {quoted(given)} must be a listener, or make one"
+        raise InvalidArgument(msg)
     return given(context)

@@ -23,6 +23,7 @@ from onceward.errors import (
 )
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
+from onceward.message.arguments import checked
 from onceward.message.body import Body
 from onceward.message.names import plain_text
 from onceward.message.options import (
@@ -228,6 +229,7 @@ class Session:
         """
         return self.result_many([ticket], reply=reply, timeout=timeout)[0]
 
+    @checked
     def result_many(
         self, tickets: Sequence[Ticket | str], *, reply: type[T], timeout: Span = 0.0
     ) -> list[T]:
@@ -246,6 +248,7 @@ class Session:
             raise self._overdue(ids, ended, timeout)
         return [read_reply(each, ended[each], reply) for each in ids]
 
+    @checked
     def progress(self, ticket: Ticket | str) -> Any:
         """
         Return the last ``ctx.progress`` of a request's handler; None if there is none yet.
@@ -303,7 +306,9 @@ class Session:
         """
         if handle is not None:
             return self._consumer.attach(handle, type)
-        search = self._received if message_id is None else OneMessage(message_id)
+        search: str | OneMessage | None = self._received
+        if message_id is not None:
+            search = OneMessage(plain_text("message_id", message_id))
         return self._await(partial(self._consumer.take, type, search), timeout)
 
     def messages(
@@ -332,6 +337,7 @@ class Session:
 
     # -- looking back -----------------------------------------------------------------------
 
+    @checked
     def thread(self, message_id: str) -> list[MessageRecord]:
         """
         Return the conversation that a message belongs to, oldest first; consumes nothing.
@@ -342,6 +348,7 @@ class Session:
 
         return history.thread(self._db, message_id)
 
+    @checked
     def history(self, **filters: Unpack[SessionHistoryFilters]) -> Page:
         """
         Return past messages of this session, newest first; consumes nothing.

@@ -15,6 +15,7 @@ from onceward.file.database import Database
 from onceward.file.directory import OpenAgentFiles
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
+from onceward.message.arguments import checks_arguments
 from onceward.message.clock import Millis
 from onceward.message.events import Event, Polled, Processed
 from onceward.message.frame import session_and_type
@@ -22,6 +23,7 @@ from onceward.message.names import DEFAULT_SESSION, agent_name, plain_text
 from onceward.message.record import MessageRecord
 
 
+@checks_arguments()
 class Sessions(SessionQueues):
     """The sessions of an agent, their messages, queues and runs."""
 

@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
-from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.compose import OutgoingMessage, given_headers
 from onceward.core.send.outbox import Outbox, add_if_possible
 from onceward.errors import (
     AnswerTimeout,
@@ -592,7 +592,7 @@ def task(
     """
     named = parse_options(options)
     spawned = session or f"{to}-{_session_token(to, named)}"
-    headers: dict[str, Any] = dict(named.get("headers") or {}) | {CALLER: caller}
+    headers: dict[str, Any] = {**given_headers(named), CALLER: caller}
     return outbox.compose(spawned, to, body, {**named, "headers": headers})
 
 

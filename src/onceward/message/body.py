@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, Vali
 from pydantic_core import PydanticSerializationError, from_json, to_json
 from typing_extensions import TypeVar
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument, InvalidMessage
 from onceward.message.names import plain_text, quoted
 
 Body = TypeVar("Body", default=Any)
@@ -331,7 +331,11 @@ def _refuse_unreadable(text: str) -> None:
 
 def message_type(model: type) -> str:
     """Return a message class's wire name: its declared type, else its name in lower case."""
-    return getattr(model, "__message_type__", None) or model.__name__.lower()
+    try:
+        return getattr(model, "__message_type__", None) or model.__name__.lower()
+    except AttributeError:
+        msg = f"{quoted(model)} must be a class, or the name of a type"
+        raise InvalidArgument(msg) from None
 
 
 def _refuse_constant(name: str) -> None:

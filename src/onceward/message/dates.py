@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.extras import needs
-from onceward.message.names import quoted
+from onceward.message.names import plain_text, quoted
 from onceward.message.times import Span, millis
 from onceward.message.vocabulary import MISSED, OVERLAPS, Missed, Overlap
 
@@ -244,7 +244,7 @@ def _zone(name: str) -> ZoneInfo:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 - paid by its users only
 
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(plain_text("timezone", name))
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         msg = (
             f"timezone {quoted(name)} is not known: write a name such as Europe/Zurich"

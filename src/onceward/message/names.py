@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeVar
 
 from onceward.errors import InvalidArgument, InvalidMessage
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import ChannelRole
 
+T = TypeVar("T")
 LONGEST: Final = 60
 """Maximum characters of a value in an error text."""
 
@@ -84,6 +85,14 @@ def plain_text(field: str, value: str) -> str:
         msg = f"{field} {quoted(value)} must be 1 to {TEXT_MAX} printable characters"
         raise InvalidMessage(msg)
     return value
+
+
+def listed(field: str, given: Iterable[T]) -> Iterable[T]:
+    """Return *given* if it is a list or another iterable; raise InvalidArgument otherwise."""
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        msg = f"{field}={quoted(given)} must be a list"
+        raise InvalidArgument(msg)
+    return given
 
 
 def refuse_options(
@@ -194,7 +203,9 @@ def _capabilities(given: Iterable[str]) -> tuple[str, ...]:
     if isinstance(given, str):
         msg = f"capabilities must be a list of texts: write [{quoted(given)}]"
         raise InvalidArgument(msg)
-    found = tuple(dict.fromkeys(plain_text("capability", each) for each in given))
+    found = tuple(
+        dict.fromkeys(plain_text("capability", each) for each in listed("capabilities", given))
+    )
     if len(found) > CAPABILITIES_MAX:
         msg = f"an agent has at most {CAPABILITIES_MAX} capabilities, not {len(found)}"
         raise InvalidArgument(msg)

@@ -11,10 +11,10 @@ from onceward.message.body import reply_schema
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.names import PriorityName, plain_text, quoted, refuse_options
+from onceward.message.retry import RetryPolicy
 from onceward.message.times import GivenRate, Point, Span, millis, seconds
 
 if TYPE_CHECKING:
-    from onceward.message.retry import RetryPolicy
     from onceward.message.times import Rate
 
 
@@ -114,8 +114,21 @@ def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
     return cast("MessageOptions", given)
 
 
+VALUES: Final = (str, bytes, int, float, list, tuple, dict, set, frozenset)
+"""Types of values that are given by mistake in place of a reply's class."""
+
+
 def request_options(given: SendOptions, reply: object) -> MessageOptions:
-    """Return the options of a request, with the schema of the *reply* that it expects."""
+    """
+    Return the options of a request, with the schema of the *reply* that it expects.
+
+    Raises:
+        InvalidArgument: *reply* is a value, not a class.
+
+    """
+    if isinstance(reply, VALUES):
+        msg = f"reply={quoted(reply)} must be a class, such as a model"
+        raise InvalidArgument(msg)
     schema, named = reply_schema(reply), parse_options(given)
     return named if schema is None else {**named, "reply_schema": schema}
 
@@ -214,7 +227,7 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
     timeout, unique_for = options.get("timeout"), options.get("unique_for")
     return HandlerRules(
         attempts=whole_number("attempts", options.get("attempts"), "a handler runs at least once"),
-        retry=options.get("retry"),
+        retry=_policy(options.get("retry")),
         retry_on=None if retry_on is None else _classes("retry_on", retry_on),
         no_retry=_classes("no_retry", options.get("no_retry") or ()),
         timeout=None if timeout is None else positive_span("timeout", timeout),
@@ -239,6 +252,13 @@ def _check_batch(options: HandlerOptions) -> None:
         if options.get(name) is not None:
             msg = f"{name}={quoted(options[name])}: a batch handler has no {name}"
             raise InvalidArgument(msg)
+
+
+def _policy(given: RetryPolicy | None) -> RetryPolicy | None:
+    if given is None or isinstance(given, RetryPolicy):
+        return given
+    msg = f"retry={quoted(given)} must be a RetryPolicy"
+    raise InvalidArgument(msg)
 
 
 def _rate(given: GivenRate) -> Rate:
@@ -267,7 +287,7 @@ def positive_span(field: str, span: Span) -> float:
     """Return the seconds of a call's time limit; raise InvalidArgument for 0."""
     found = seconds(field, span)
     if not found:
-        msg = f"{field}={quoted(span)}must be more than 0"
+        msg = f"{field}={quoted(span)}: must be more than 0"
         raise InvalidArgument(msg)
     return found
 

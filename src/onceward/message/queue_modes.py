@@ -164,7 +164,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         "cap": None if cap is None else _cap(_number("cap", cap)),
         "overflow": _one_of("overflow", options.get("overflow"), QUEUE_OVERFLOWS),
         "aborted": _one_of("aborted", options.get("aborted"), ABORTED),
-        "inject": options.get("inject"),
+        "inject": _flag("inject", options.get("inject")),
     }
 
 
@@ -173,6 +173,13 @@ def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
         msg = f"queue {name} {value!r} is not one of {', '.join(known)}"
         raise InvalidArgument(msg)
     return None if value is None else str(value)
+
+
+def _flag(name: str, value: Any) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    msg = f"queue {name} {quoted(value)} must be True or False"
+    raise InvalidArgument(msg)
 
 
 def _debounce(given: Span) -> Millis:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypedDict, TypeVar
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument, InvalidMessage
 from onceward.message.body import decode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.names import PriorityName
+from onceward.message.names import PriorityName, quoted
 from onceward.message.times import Moment
 from onceward.message.vocabulary import CancelOutcome, HistoryBox, Kind, MessageState, Priority
 
@@ -94,8 +94,13 @@ class Ticket:
 
 
 def ticket_id(ticket: Ticket | str) -> str:
-    """Return the id of a ticket; a text is an id."""
-    return ticket if isinstance(ticket, str) else ticket.id
+    """Return the id of a ticket; a text is an id; raise InvalidArgument for any other value."""
+    if isinstance(ticket, str):
+        return ticket
+    if isinstance(ticket, Ticket):
+        return ticket.id
+    msg = f"ticket={quoted(ticket)} must be a ticket of a request, or the id of a message"
+    raise InvalidArgument(msg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
+from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.times import Span, seconds
 
@@ -56,7 +57,10 @@ class RetryPolicy:
     open_for: Span | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid durations."""
+        """Refuse invalid durations, and what is no wait or stop."""
+        if not (callable(self.wait) and callable(self.stop)):
+            msg = "wait and stop must be objects of tenacity, as in RetryPolicy(wait_fixed(1), …)"
+            raise InvalidArgument(msg)
         for name in ("cap", "open_for"):
             if getattr(self, name) is not None:
                 seconds(name, getattr(self, name))

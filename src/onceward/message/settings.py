@@ -321,6 +321,16 @@ class Settings(BaseModel):
     search: bool = False
     """Index the words of bodies, for ``search``."""
 
+    def __init__(self, **given: Unpack[SettingsOptions]) -> None:
+        """Check the settings; raise InvalidArgument for a value out of its bounds or a name."""
+        if unknown := given.keys() - SettingsOptions.__annotations__.keys():
+            raise InvalidArgument(no_option("settings", unknown, SettingsOptions.__annotations__))
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            msg = f"settings: {describe_errors(error)}"
+            raise InvalidArgument(msg) from error
+
     @classmethod
     @lru_cache(maxsize=16)
     def _inherit(cls, *, busy_timeout: float) -> Self:
@@ -349,13 +359,7 @@ class Settings(BaseModel):
         if given is not None:
             values |= {name: getattr(given, name) for name in given.model_fields_set}
         values |= overrides
-        if unknown := values.keys() - cls.model_fields:
-            raise InvalidArgument(no_option("settings", unknown, cls.model_fields))
-        try:
-            found = cls.model_validate(values)
-        except ValidationError as error:
-            msg = f"settings: {describe_errors(error)}"
-            raise InvalidArgument(msg) from error
+        found = cls(**values)
         found._check_retention()
         return found
 
@@ -398,13 +402,13 @@ class Settings(BaseModel):
 
         It has no jitter, counts every attempt, and its breaker makes no delay longer.
         """
-        preset = {
+        preset: SettingsOptions = {
             "max_pending": 1000,
             "retry_jitter": 0.0,
             "count_unreachable_attempts": True,
             "breaker_open_for": 0.0,
         }
-        return cls.model_validate(preset | dict(overrides))
+        return cls(**preset | overrides)
 
     @classmethod
     def summarize_beyond_20(cls, **overrides: Unpack[SettingsOptions]) -> Self:
@@ -414,7 +418,9 @@ class Settings(BaseModel):
         Of more than 20 waiting messages the oldest are dropped, and the next run gets a summary of
         them; collecting waits for a second of quiet.
         """
-        return cls.model_validate(
-            {"queue_cap": 20, "queue_overflow": "summarize", "queue_debounce": 1.0}
-            | dict(overrides)
-        )
+        preset: SettingsOptions = {
+            "queue_cap": 20,
+            "queue_overflow": "summarize",
+            "queue_debounce": 1.0,
+        }
+        return cls(**preset | overrides)

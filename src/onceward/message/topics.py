@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final, Generic, Self, TypeVar
 
 from onceward.errors import TopicError
-from onceward.message.names import quoted
+from onceward.message.names import listed, quoted
 
 T = TypeVar("T")
 MAX: Final = 256
@@ -79,7 +79,7 @@ class TopicPolicy:
         return cls(
             None
             if topics is None
-            else frozenset(check_topic(topic, system=True) for topic in topics)
+            else frozenset(check_topic(topic, system=True) for topic in listed("topics", topics))
         )
 
     def check(self, topic: str | None) -> None:
@@ -97,7 +97,8 @@ class TopicPolicy:
 
     def check_filter(self, wanted: str | Iterable[str] | None) -> tuple[str, ...]:
         """Return a filter's patterns; raise TopicError for a malformed or unmatchable one."""
-        patterns = () if wanted is None else (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        wanted = () if wanted is None else (wanted,) if isinstance(wanted, str) else wanted
+        patterns = tuple(listed("topics", wanted))
         for pattern in patterns:
             check_pattern(pattern)
             if self.known is not None and not any(matches(pattern, topic) for topic in self.known):

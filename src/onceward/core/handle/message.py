@@ -32,6 +32,7 @@ from onceward.file import file_checks
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt, Hooks
+from onceward.message.arguments import checked
 from onceward.message.body import decode, message_type
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
@@ -230,6 +231,7 @@ class Message(ReceivedMessage[T_co]):
         """
         self._settle(lambda consumer: consumer.ack(self._lease))
 
+    @checked
     def retry(
         self, after: Span | None = None, reason: str = "the reader asked for a retry"
     ) -> None:
@@ -242,6 +244,7 @@ class Message(ReceivedMessage[T_co]):
         """
         self._settle(lambda consumer: consumer.retry(self._lease, reason, after))
 
+    @checked
     def reject(self, reason: str = "the reader rejected it") -> None:
         """Make the message a dead letter; raises LeaseLost."""
         self._settle(lambda consumer: consumer.reject(self._lease, reason))
@@ -256,6 +259,7 @@ class Message(ReceivedMessage[T_co]):
         """
         self._settle(lambda consumer: consumer.drop(self._lease))
 
+    @checked
     def extend(self, seconds: Span) -> None:
         """Keep the message for *seconds* from now; raises LeaseLost."""
         if self._consumer is not None:
@@ -586,7 +590,7 @@ class LaneLeases:
             LeaseLost: the message was settled, or its lease ran out.
 
         """
-        parts = HANDLE.fullmatch(handle)
+        parts = HANDLE.fullmatch(handle) if isinstance(handle, str) else None
         if parts is None:
             msg = "this is not a handle: give the result of detach"
             raise InvalidArgument(msg)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient, refuse
+from onceward.errors import (
+    InvalidArgument,
+    InvalidMessage,
+    Paused,
+    TooLarge,
+    UnknownRecipient,
+    refuse,
+)
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.hooks import Hooks, SendFacts
 from onceward.message.body import BYTES, TEXT, Payload, encode
@@ -29,8 +36,14 @@ from onceward.message.frame import (
     split_prefix,
 )
 from onceward.message.ids import IdSource
-from onceward.message.names import agent_name, byte_length, plain_text, quoted, rank
-from onceward.message.options import PLAIN, MessageOptions, PublishOptions, parse_options
+from onceward.message.names import agent_name, byte_length, listed, plain_text, quoted, rank
+from onceward.message.options import (
+    PLAIN,
+    MessageOptions,
+    PublishOptions,
+    SendOptions,
+    parse_options,
+)
 from onceward.message.settings import Settings
 from onceward.message.times import Span, millis, point
 from onceward.message.topics import TopicPolicies, check_topic
@@ -39,6 +52,7 @@ if TYPE_CHECKING:
     from onceward.observed import ObservedSend
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+PAIR: Final = 2
 TEMPLATES_MAX: Final = 4096
 """Maximum templates of one generation; two are kept."""
 
@@ -174,9 +188,9 @@ class Composer:
     ) -> list[OutgoingMessage]:
         """Check, mint and serialise many messages of one moment; see ``compose``."""
         if self.hooks.observers:
-            return self._compose_observed(session, list(messages), options)
+            return self._compose_observed(session, _pairs(messages), options)
         now = self.begin()
-        return [self.compose_at(session, to, body, options, now) for to, body in messages]
+        return [self.compose_at(session, to, body, options, now) for to, body in _pairs(messages)]
 
     def _compose_observed(
         self, session: str, messages: Sequence[tuple[str, object]], options: MessageOptions
@@ -204,7 +218,7 @@ class Composer:
             recipients=recipients,
             topic=options.get("topic"),
             channel=options.get("channel"),
-            headers=options.get("headers") or {},
+            headers=given_headers(options),
         )
         return ObservedSend(self.hooks.observers, facts)
 
@@ -333,6 +347,16 @@ class Composer:
         )
 
 
+def _pairs(messages: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:
+    """Return recipient and body of each message; raise InvalidArgument for another form."""
+    given = list(listed("messages", messages))
+    for each in given:
+        if not isinstance(each, tuple | list) or len(each) != PAIR:
+            msg = f"messages: {quoted(each)} must be (recipient, body)"
+            raise InvalidArgument(msg)
+    return given
+
+
 def size_of(body: object, payload: Payload) -> int:
     """Return the size of a body in bytes: raw for bytes, UTF-8 for text, its JSON otherwise."""
     if payload.media == BYTES:
@@ -390,13 +414,27 @@ def with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:
     """Return *options* with the extension attributes of observers; the caller's take precedence."""
     if not send.headers:
         return options
-    return {**options, "headers": {**send.headers, **(options.get("headers") or {})}}
+    return {**options, "headers": {**send.headers, **given_headers(options)}}
+
+
+def given_headers(options: MessageOptions | SendOptions) -> Mapping[str, Any]:
+    """Return the caller's extension attributes; raise InvalidMessage unless it is a mapping."""
+    headers = options.get("headers") or {}
+    if not isinstance(headers, dict) and not isinstance(headers, Mapping):
+        msg = f"headers={quoted(headers)} must be a mapping of names to values"
+        raise InvalidMessage(msg)
+    return headers
 
 
 def _extensions(options: MessageOptions) -> dict[str, Any] | None:
     """Return the checked extension attributes of a message, or None."""
-    ephemeral = {EPHEMERAL: True} if options.get("ephemeral") else {}
-    headers: dict[str, Any] = {**(options.get("headers") or {}), **ephemeral}
+    chosen, ephemeral = options.get("headers"), options.get("ephemeral")
+    headers: dict[str, Any] = dict(given_headers(options)) if chosen else {}
+    if ephemeral:
+        if ephemeral is not True:
+            msg = f"ephemeral={quoted(ephemeral)} must be True or False"
+            raise InvalidMessage(msg)
+        headers[EPHEMERAL] = True
     for name, value in headers.items():
         if name in RESERVED_ATTRIBUTES:
             msg = f"header {name!r} is an attribute of the frame: use send's argument"
@@ -525,7 +563,7 @@ def _compose(
 
 def _root(composer: Composer, session: str, options: MessageOptions) -> str:
     """Return the id that copies share; the same key gives the same id."""
-    key = options.get("key")
+    key = _text("key", options.get("key"))
     if key is None:
         return composer.mint()
     named = (session, options.get("channel") or "", options.get("topic") or "", key)

@@ -23,6 +23,7 @@ from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
+from onceward.message.arguments import checks_arguments
 from onceward.message.body import Body
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, body_size
@@ -136,6 +137,7 @@ FindMessages = Callable[..., Page]
 """Finds past messages of a file by filters; see ``Postbox.history``."""
 
 
+@checks_arguments(but=("messages", "receive", "send"))
 class Channel:
     """
     One channel, from the view of this agent.
@@ -435,6 +437,7 @@ class Channel:
         return self._find(self._db, channel=self.name, **filters)
 
 
+@checks_arguments(but=("create", "ensure"))  # their errors name the field of a channel
 class Channels:
     """The channels of the home."""
 

@@ -171,6 +171,8 @@ def create(
         refuse("name", f"must match {NAME.pattern}", len(str(name)))
     if kind not in ("direct", "group", "broadcast", "pubsub"):
         refuse("type", "is not one of direct, group, broadcast, pubsub", len(str(kind)))
+    if not isinstance(description, str):
+        refuse("description", "must be text")
     text = config.model_dump_json(exclude_defaults=True)
 
     def work(tx: StoreTransaction) -> bool:

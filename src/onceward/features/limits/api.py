@@ -12,6 +12,7 @@ from onceward.errors import InvalidArgument
 from onceward.features.limits import stored
 from onceward.features.limits.stored import DropRecord, Limit
 from onceward.file.transaction import StoreTransaction
+from onceward.message.arguments import checks_arguments
 from onceward.message.times import GivenRate
 from onceward.message.vocabulary import (
     LIMIT_SCOPES,
@@ -57,6 +58,7 @@ class LimitInfo:
     overflow: Overflow
 
 
+@checks_arguments()
 class Limits:
     """Limits of this file: unacknowledged messages by scope, its size, the rate of sending."""
 

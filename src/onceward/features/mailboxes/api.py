@@ -28,6 +28,7 @@ from onceward.features.mailboxes.mailboxes import (
 )
 from onceward.file.directory import DirectoryHandle, OpenAgentFiles
 from onceward.file.file_checks import owner_name
+from onceward.message.arguments import checks_arguments
 from onceward.message.body import Body
 from onceward.message.clock import Millis
 from onceward.message.frame import split_tags
@@ -103,6 +104,7 @@ class MailboxFields:
         return f"<{type(self).__name__} {name} of {self.owner}>"
 
 
+@checks_arguments(but=("lease", "receive", "send"))
 class Mailbox(MailboxFields):
     """
     One mailbox of the home, until it expires.
@@ -373,6 +375,7 @@ class Mailbox(MailboxFields):
         )
 
 
+@checks_arguments()
 class Mailboxes:
     """
     The mailboxes of the home.

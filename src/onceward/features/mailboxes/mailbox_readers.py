@@ -111,7 +111,8 @@ class Start:
 
     def __post_init__(self) -> None:
         """Raise InvalidArgument for a start that is not valid."""
-        if self.kind not in PLACES or not isinstance(self.value, PLACES[self.kind]):
+        known = PLACES.get(self.kind) if isinstance(self.kind, str) else None
+        if known is None or not isinstance(self.value, known):
             msg = (
                 f"start {self.kind!r} with {self.value!r}: give earliest, latest, from_id and an "
                 "id, or from_time and a moment"

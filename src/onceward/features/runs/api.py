@@ -20,6 +20,7 @@ from onceward.file.file_checks import owner_name
 from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
+from onceward.message.arguments import checks_arguments
 from onceward.message.clock import Millis
 from onceward.message.names import plain_text
 from onceward.message.queue_modes import QUEUE_DEBOUNCE, QueueInfo, QueueOptions, checked, glob
@@ -77,6 +78,7 @@ SELECT {columns(MessageRecord, "b.", at="b.received_at", text="b.frame", box="'i
 """
 
 
+@checks_arguments()
 class SessionQueues:
     """The queues and runs of sessions; a change of settings loses no waiting message."""
 

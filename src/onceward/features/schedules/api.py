@@ -14,6 +14,7 @@ from onceward.features.schedules.scheduler import Scheduler
 from onceward.features.schedules.schedules import ScheduledMessage
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
+from onceward.message.arguments import checks_arguments
 from onceward.message.body import encode
 from onceward.message.clock import Millis
 from onceward.message.dates import Schedule, check_policies, make_rule, schedule_name
@@ -26,6 +27,7 @@ from onceward.message.vocabulary import Missed, Overlap
 NO_BODY: Final = object()
 
 
+@checks_arguments()
 class Schedules:
     """
     Schedules of this file: each sends exactly one message for each of its dates.

@@ -13,7 +13,7 @@ from onceward.features.streams.stored import BYTES, RESTART
 from onceward.file.database import Database
 from onceward.file.sql_parts import senders
 from onceward.message.body import decode
-from onceward.message.record import Ticket
+from onceward.message.record import Ticket, ticket_id
 
 FileOfAgent = Callable[[str], Database | None]
 """Returns the open file of an agent of the home, or None."""
@@ -116,7 +116,7 @@ class StreamReader:
         self, own: Database, files: FileOfAgent, ticket: Ticket | str, name: str | None, after: int
     ) -> None:
         self._own, self._name, self._after = own, name, after
-        self._id = ticket if isinstance(ticket, str) else ticket.id
+        self._id = ticket_id(ticket)
         recipient, self._sender = _ends(own, self._id)
         found = files(recipient)
         if found is None:

@@ -1,0 +1,214 @@
+"""A value of another type than annotated is refused by name, before anything is written."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from onceward import Agent, AsyncPostbox, Message, Postbox, RetryPolicy, Settings
+from onceward.errors import InvalidArgument
+from onceward.message.arguments import Accepted, accepted, checked
+from onceward.message.record import Ticket
+
+UNCHECKED: Final = {
+    "ask", "close", "messages", "on", "publish", "query", "receive", "request", "result", "send",
+    "send_many", "session", "stop", "Channel.messages", "Channel.receive", "Channel.send",
+    "Channels.create", "Channels.ensure", "Mailbox.lease", "Mailbox.receive", "Mailbox.send",
+    "Message.reply", "Peers.accept",
+}  # fmt: skip
+"""Methods that are called for each message, or that check each value where they use it."""
+TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE '_onceward%'"
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Postbox]:
+    """A postbox without engines, beside a second agent's file."""
+    Postbox(tmp_path / "b.db", agent="b", start=False).close()
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        yield box
+
+
+def written(box: Postbox) -> dict[str, int]:
+    """Return the number of rows of each table."""
+    return {name: box.query(f"SELECT count(*) FROM {name}")[0][0] for (name,) in box.query(TABLES)}
+
+
+def own(a: str, *d: Ticket, b: bool | None = None, e: Iterable[str] = (), g: object = 0) -> None:
+    """Have parameters of several kinds."""
+
+
+def test_what_annotations_accept() -> None:
+    """Types of values and of their items; an object may be anything."""
+    assert {
+        "a": Accepted((str,)),
+        "d": Accepted((Ticket,)),
+        "b": Accepted((bool, type(None))),
+        "e": Accepted((Iterable,), Accepted((str,))),
+        "g": None,
+    } == accepted(own)
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "said"),
+    [
+        ((1,), {}, "a=1 must be text"),
+        (("x", Ticket("1", "b"), 2), {}, "d=2 must be Ticket"),
+        (("x",), {"b": "yes"}, "b='yes' must be True or False or None"),
+        (("x",), {"e": 5}, "e=5 must be a list"),
+        (("x",), {"e": ["y", 5]}, "an item of e=5 must be text"),
+        (("x",), {"e": {"y": 5}}, "an item of e=5 must be text"),
+    ],
+)
+def test_the_error_says_what_to_give(
+    args: tuple[Any, ...], named: dict[str, Any], said: str
+) -> None:
+    """It names the argument, quotes the value, and spells the types in words."""
+    with pytest.raises(InvalidArgument) as error:
+        checked(own)(*args, **named)
+
+    assert said == str(error.value)
+
+
+def test_right_types_are_passed_on() -> None:
+    """So is a keyword that does not exist, about which the call itself speaks."""
+    checked(own)("x", Ticket("1", "b"), b=None, e=(each for each in "ab"), g=[])
+
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        checked(own)("x", f=1)  # type: ignore[call-arg]
+
+
+def verbs(*of: object) -> dict[str, Callable[..., Any]]:
+    """Return the public methods of objects by name; those of a postbox and message are bound."""
+    return {
+        name if isinstance(each, Postbox) else f"{type(each).__name__}.{name}": call
+        for each in of
+        for name, call in inspect.getmembers(each, inspect.ismethod)
+        if name[0] != "_" and accepted(inspect.unwrap(call.__func__))
+    }
+
+
+def test_every_other_verb_checks_every_argument(box: Postbox) -> None:
+    """Each parameter and each option of each method refuses an object that is nothing."""
+    channel, mailbox = box.channels.ensure("c"), box.mailboxes.ensure("m", public=True)
+    box.send("a", 1)
+    box.run_until_idle()
+    message = box.receive()
+    assert isinstance(message, Message)
+    found = verbs(
+        box, box.agents, box.peers, box.dead_letters, box.sessions, box.schedules, box.limits,
+        box.file, box.channels, channel, box.mailboxes, mailbox, message,
+    )  # fmt: skip
+    before, tried = written(box), 0
+
+    for name in found.keys() - UNCHECKED:
+        for parameter, rule in accepted(inspect.unwrap(found[name].__func__)).items():  # type: ignore[attr-defined]
+            if rule is not None and parameter != "others":
+                tried += 1
+                with pytest.raises(InvalidArgument, match=rf"^{parameter}=<object .* must be "):
+                    found[name](**{parameter: object()})
+
+    assert UNCHECKED == {n for n, call in found.items() if not hasattr(call, "__wrapped__")}
+    assert tried > 150
+    assert before == written(box)
+
+
+def handle(body: Any) -> None:
+    """Handle nothing."""
+
+
+def agent(**options: Any) -> object:
+    """Declare an agent with a handler."""
+    return Agent("x").on("y", **options)(handle)
+
+
+CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
+    (lambda box, it: box.send(it, 1), [5, ["b"], b"b"]),
+    (lambda box, it: box.send("b", 1, headers=it), [5, "text", ["x"]]),
+    (lambda box, it: box.send("b", 1, ephemeral=it), [5, "yes"]),
+    (lambda box, it: box.send("b", 1, key=it), [5, b"k", ["k"]]),
+    (lambda box, it: box.send("b", 1, ttl=it), [b"1", ["1"]]),
+    (lambda box, it: box.send_many(it), [5, None, b"b", ["x"], [("b", 1, 2)]]),
+    (lambda box, it: box.publish(it, 1), [5, b"t", None]),
+    (lambda box, it: box.publish("t", 1, key=it), [5, b"k"]),
+    (lambda box, it: box.request("b", 1, reply=it), [5, "text", ["x"], b"x"]),
+    (lambda box, it: box.result(it, reply=dict), [5, None, b"x"]),
+    (lambda box, it: box.stream(it), [5, None]),
+    (lambda box, it: box.session(it), [5, None, b"s"]),
+    (lambda box, it: box.session("s", topics=it), [5, b"t", [5]]),
+    (lambda box, it: box.receive(message_id=it), [5, ["x"], b"x"]),
+    (lambda box, it: box.receive(handle=it), [5, ["x"], b"x"]),
+    (lambda box, it: box.on(it, print), [5, ["sent"], None]),
+    (lambda box, it: box.channels.ensure("d", description=it), [5, None, ["x"]]),
+    (lambda box, it: box.channels.get("c").send(1, key=it), [5, b"k"]),
+    (lambda box, it: box.channels.get("c").receive(topics=it), [5, [5]]),
+    (lambda box, it: box.mailboxes.get("m").lease("g", start=it), [5, ["latest"], None]),
+    (lambda _, it: Agent("x", unhandled=it), [5, None, "drop"]),
+    (lambda _, it: Agent("x", capabilities=it), [5, b"x", [5]]),
+    (lambda _, it: Agent("x").include(it), [5, None]),
+    (lambda _, it: Agent("x").at_open(it), [5, None]),
+    (lambda _, it: Agent("x").waits(it), [5, None]),
+    (lambda _, it: Agent("x").every(60, session=it)(handle), [5, ["x"]]),
+    (lambda _, it: Agent("x").session(inject=it)(handle), [5, "yes"]),
+    (lambda _, it: Agent("x").session(types=it)(handle), [5, None, [5]]),
+    (lambda _, it: Agent("x").session(allow_override_from=it)(handle), [5, None, [5]]),
+    (lambda _, it: agent(retry=it), [5, "10"]),
+    (lambda _, it: agent(timeout=it), [b"1", 0]),
+    (lambda _, it: RetryPolicy(it, it), [5, None]),
+    (lambda _, it: Settings(lease=it), [None, b"x", ["1"], "soon"]),
+    (lambda _, it: Settings(search=it), [None, ["x"], 5]),
+    (lambda _, it: Settings(leese=it), [5]),  # type: ignore[call-arg]
+    (lambda _, it: Settings.five_minutes(workers=it), ["many", [1]]),
+]
+"""Verbs of the hot path and declarations, each with what it refuses."""
+OPENED: Final[dict[str, list[Any]]] = {
+    "path": [5, None],
+    "agent": [5, ["a"], b"a"],
+    "settings": [5, {"lease": 1}],
+    "start": [None, 1, "no"],
+    "transports": [5, ["http"], {"http": 5}],
+    "listeners": [5, None, [5]],
+    "testing": [5, {}],
+}
+
+
+@pytest.mark.parametrize(("call", "wrong"), CALLS)
+def test_other_calls_refuse_values_where_they_use_them(
+    box: Postbox, call: Callable[..., Any], wrong: list[Any]
+) -> None:
+    """Nothing is written, and the error is ours."""
+    box.channels.ensure("c")
+    box.mailboxes.ensure("m", public=True)
+    before = written(box)
+
+    for it in wrong:
+        with pytest.raises(InvalidArgument):
+            found = call(box, it)
+            next(found)  # of a generator
+
+    assert before == written(box)
+
+
+@pytest.mark.parametrize(("name", "wrong"), OPENED.items())
+def test_a_file_is_not_created_for_a_wrong_argument(
+    tmp_path: Path, name: str, wrong: list[Any]
+) -> None:
+    """Neither face touches the folder before it has looked at what it is given."""
+
+    async def open_async(given: dict[str, Any]) -> None:
+        async with AsyncPostbox(**given):
+            """Do nothing."""
+
+    for it in wrong:
+        given = {"path": tmp_path / "a.db", "agent": "a", "start": False, name: it}
+        with pytest.raises(InvalidArgument):
+            Postbox(**given)
+        with pytest.raises(InvalidArgument):
+            asyncio.run(open_async(given))
+
+    if name not in {"transports", "listeners"}:  # which are made with the file open
+        assert [] == list(tmp_path.iterdir())
