@@ -349,10 +349,10 @@ def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(
     )
 
 
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let two minutes pass."""
+def later(monkeypatch: pytest.MonkeyPatch, seconds: int = 120) -> None:
+    """Let two minutes pass, or fewer seconds."""
     now = SystemClock().now()
-    monkeypatch.setattr(SystemClock, "now", lambda _: now + 120_000)
+    monkeypatch.setattr(SystemClock, "now", lambda _: now + 1000 * seconds)
 
 
 def test_messages_that_are_not_handled_are_a_warning(
@@ -367,11 +367,43 @@ def test_messages_that_are_not_handled_are_a_warning(
     ran = cli("doctor", "--json")
 
     found, cure = said(ran, "handling")
-    assert ("messages wait in 1 lanes, the oldest from 2 m ago; no lane is leased", True) == (
+    assert ("messages wait in 1 lanes, the oldest from 2 m ago; no worker takes them", True) == (
         found,
         cure.startswith("start onceward work"),
     )
     assert shop.agent
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_missing_worker_is_told_after_some_seconds(
+    cli: Cli, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader who has just started the program does not wait a minute for the answer."""
+    billing.send("shop", 1)
+    billing.run_until_idle()
+    later(monkeypatch, 6)
+
+    found, cure = said(cli("doctor", "--json"), "handling")
+
+    assert found == "messages wait in 1 lanes, the oldest from 6 s ago; no worker takes them"
+    assert cure.startswith("start onceward work")
+
+
+def test_messages_behind_a_handler_of_some_seconds_are_no_warning(
+    cli: Cli, home: Path, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker has one of them, so it may take the other when it is done."""
+    with Postbox(home / "shop.db", agent="shop", start=False, lease=600) as shop:
+        for session in ("a", "b"):
+            billing.session(session).send("shop", 1)
+        billing.run_until_idle()
+        held = shop.receive()
+        later(monkeypatch, 6)
+        verdict = level(cli("doctor", "--json"), "handling")
+        assert held is not None
+        held.ack()
+
+    assert "ok" == verdict
 
 
 @pytest.mark.usefixtures("billing")

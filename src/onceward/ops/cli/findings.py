@@ -25,7 +25,7 @@ from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
 from onceward.ops.views import lists
 from onceward.ops.views.overview import stats
-from onceward.ops.views.waiting import due, unhandled
+from onceward.ops.views.waiting import UNTAKEN_AFTER, due, unhandled, untaken
 from onceward.ops.views.why import Why, agent_whys
 from onceward.types import Health
 
@@ -351,7 +351,12 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
 
 
 def handling(health: Health, found: FileReader, path: Path) -> Finding:
-    """Examine messages that could be handled but wait: no worker runs, or too few."""
+    """
+    Examine messages that could be handled but wait: no worker runs, or too few.
+
+    After some seconds in which no live process took one there is no worker; too few are a warning
+    only after a minute, because a burst of messages waits, too.
+    """
     numbers, now = stats(found), SystemClock().now()
     count = numbers["inbox_pending"] + numbers["inbox_processing"]
     if not count:
@@ -361,16 +366,18 @@ def handling(health: Health, found: FileReader, path: Path) -> Finding:
     row = unhandled(found, now)
     if row.oldest_at is None:
         return ok("handling", f"{count} messages wait for a retry, a reply, or a run's end")
-    if now - row.oldest_at <= MINUTE:
+    waited = now - row.oldest_at
+    taken = waited < UNTAKEN_AFTER or untaken(found, now) is None
+    if taken and waited <= MINUTE:
         return ok("handling", f"{count} messages wait, none of them ready for longer than a minute")
     said = f"messages wait in {row.lanes} lanes, the oldest from {ago(row.oldest_at, now)}"
-    if row.leased:
+    if taken and row.leased:
         leased = f"onceward ls lanes --state leased --db {path} lists the leased lanes"
         why = "a handler hangs, is slow, needs more workers, or waits in box.ask for this one"
         cure = f"{leased}: {why} (use ctx.ask)"
         return warning("handling", f"{said}; {row.leased} lanes are leased", cure)
     cure = f"start onceward work {path} MODULE:AGENT, or the program that receives them"
-    return warning("handling", f"{said}; no lane is leased", cure)
+    return warning("handling", f"{said}; no worker takes them", cure)
 
 
 def calls(health: Health, path: Path) -> Finding:
