@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from onceward import Agent, AsyncPostbox, Message, Postbox, RetryPolicy, Settings
+from onceward import Agent, AsyncPostbox, Message, Postbox, RetryPolicy, Run, Settings
 from onceward.errors import InvalidArgument
 from onceward.message.arguments import Accepted, accepted, checked
 from onceward.message.record import Ticket
@@ -212,3 +212,30 @@ def test_a_file_is_not_created_for_a_wrong_argument(
 
     if name not in {"transports", "listeners"}:  # which are made with the file open
         assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: run.write(5),
+        lambda run: run.at_end(None),
+        lambda run: run.reply(1, to=5),
+        lambda run: run.gather(5, reply=dict),
+        lambda run: run.dispatch("b", 1, headers=5),
+    ],
+)
+def test_a_run_refuses_wrong_types(box: Postbox, call: Callable[[Run], object]) -> None:
+    """Its function gets the error where it made the mistake, not at the end of the run."""
+    served, refused = Agent("r"), list[InvalidArgument]()
+
+    @served.session()
+    def serve(run: Run) -> None:
+        with pytest.raises(InvalidArgument) as error:
+            call(run)
+        refused.append(error.value)
+
+    with Postbox(box.file.path.with_name("r.db"), agent=served, start=False) as other:
+        other.send("r", 1)
+        other.run_until_idle()
+
+    assert 1 == len(refused)

@@ -30,6 +30,7 @@ from onceward.errors import (
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
+from onceward.message.arguments import checked
 from onceward.message.body import decode, encode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
@@ -536,6 +537,7 @@ class WithReplies:
         """Return the reply to a ticket of ``request``, or to its id, as ``ask`` does."""
         return self._requests.result(ticket_id(ticket), reply)
 
+    @checked
     def gather(self, tickets: Sequence[Ticket | str], *, reply: type[T]) -> list[T]:
         """
         Return the replies to tickets of ``request``, in order, once all have ended.

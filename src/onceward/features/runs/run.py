@@ -28,6 +28,7 @@ from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
 from onceward.file.transaction import StoreTransaction
+from onceward.message.arguments import checked
 from onceward.message.options import (
     MessageOptions,
     PublishOptions,
@@ -193,6 +194,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         """
         self._holder.checkpoint(partial)
 
+    @checked
     def write(self, work: Callable[[Transaction], T]) -> T:
         """
         Run *work* on a transaction and commit it at once; it may be run again.
@@ -203,6 +205,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         """
         return self._holder.write(work)
 
+    @checked
     def at_end(self, work: Callable[[Transaction], object]) -> None:
         """Run *work* in the transaction that ends the run successfully; it may be run again."""
         self._at_end_work.append(work)
@@ -219,6 +222,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
             self.send(peer, body, **named) for peer in subscribers(self._outbox.composer, topic)
         ]
 
+    @checked
     def reply(
         self,
         body: object,
