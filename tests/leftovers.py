@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +31,8 @@ JOURNALED: Final = b"\1\1"
 COOKIE: Final = slice(40, 44)
 """The number of the schema in the header; it changes with the schema."""
 SCHEMA_PAGES: Final = "SELECT pageno FROM dbstat WHERE name = 'sqlite_schema'"
+PEERS: Final = "SELECT name FROM _onceward_peers UNION SELECT recipient FROM _onceward_outbox"
+"""The agents about which ``check_pair`` finds anything in the file of a sender."""
 Ask = Callable[..., list[tuple[Any, ...]]]
 
 
@@ -138,12 +139,19 @@ def _found(paths: list[Path], reading: Callable[[Path], Any]) -> list[str]:
                 [(agent,)] = reader.rows("SELECT agent FROM onceward_file")
                 files.append(Left(path.name, agent, reader.rows))
         found = [(file, broken) for file in files for broken in invariants.check(file)]
-        for one, other in permutations(files, 2):
+        for one, other in _pairs(files):
             found += [(one, broken) for broken in invariants.check_pair(one, other)]
         return [
             f"{file.name}: {broken.invariant} {broken.offender} ({broken.rule})"
             for file, broken in found
         ]
+
+
+def _pairs(files: list[Left]) -> Iterator[tuple[Left, Left]]:
+    """Yield each file that knows the agent of another one, and that other one."""
+    for one in files if len(files) > 1 else ():
+        peers = {name for (name,) in one.ask(PEERS)}
+        yield from ((one, other) for other in files if other is not one and other.agent in peers)
 
 
 def _has_journal(path: Path) -> bool:

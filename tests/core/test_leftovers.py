@@ -102,3 +102,22 @@ def test_a_violation_is_found_after_a_sound_file(tmp_path: Path, leftovers: Left
 
     assert found.startswith("a.db: ")
     assert [] == leftovers.offenders(tmp_path / "sound")
+
+
+@pytest.mark.broken("the violation is planted")
+def test_a_violation_between_two_files_is_found(tmp_path: Path, leftovers: Leftovers) -> None:
+    """It names the sender's file, wherever the recipient's stands among others."""
+    folder = tmp_path / "spoilt"
+    folder.mkdir()
+    made(folder / "aaron.db", 1)
+    with (
+        Postbox(folder / "ann.db", agent="ann", start=False) as ann,
+        Postbox(folder / "bob.db", agent="bob", start=False) as bob,
+    ):
+        ann.send("bob", 1)
+        ann.run_until_idle()
+        bob._db.write(lambda tx: tx.run("UPDATE _onceward_sender_streams SET number = number - 1"))
+
+    [found] = leftovers.offenders(folder)
+
+    assert found.startswith("ann.db: X2 ")
