@@ -9,8 +9,10 @@ import gc
 import os
 import signal
 import sys
+from bisect import bisect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, suppress
+from itertools import accumulate
 from pathlib import Path
 from unittest.mock import patch
 
@@ -103,6 +105,29 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker begin with other folders: it loads what another one has compiled."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker and collector.path == HERE:
+        parts = report.result
+        modules = [*accumulate(len([*part.path.rglob("test_*.py")]) for part in parts)]
+        share = int(worker["workerid"].removeprefix("gw")) / worker["workercount"]
+        first = bisect(modules, share * modules[-1])
+        report.result = [*parts[first:], *parts[:first]]
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the folders back in their order, which is the same in all workers."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.path.parts[: len(HERE.parts) + 1])
 
 
 def _has_room(folder: Path) -> bool:
