@@ -1,4 +1,8 @@
-"""The code of the pages passes ``mypy --strict``: what a reader copies is what a project takes."""
+"""
+The code of the pages passes ``mypy --strict``: what a reader copies is what a project takes.
+
+Misspelt options, filters, modes and events are errors of the type checker.
+"""
 
 import os
 import re
@@ -10,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("MYPY_CACHE_DIR", ROOT / ".mypy_cache"), "pages")
 """Kept from run to run: what did not change is analysed once."""
+WRONG = Path(__file__).with_name("wrong_calls.py")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = re.compile(
     r"^```python(?: (?P<file>\S+))?\n(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
@@ -48,8 +53,12 @@ def write(folder: Path) -> list[str]:
     return packages
 
 
-def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
-    """One run over all pages; an error names the page, and the line in it."""
+def test_the_code_of_the_pages_is_typed_and_wrong_calls_are_refused(tmp_path: Path) -> None:
+    """
+    One run over all pages and ``wrong_calls.py``; an error names the page, and the line in it.
+
+    Each marked line of ``wrong_calls.py`` gives its marked error, and no other line any.
+    """
     packages = write(tmp_path)
     command = [
         sys.executable,
@@ -61,12 +70,17 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
         f"--cache-dir={CACHE}",
         "--explicit-package-bases",
     ]
-    paths = [str(path) for name in packages for path in sorted((tmp_path / name).glob("*.py"))]
+    paths = [path for name in packages for path in sorted((tmp_path / name).glob("*.py"))]
 
     clone = os.environ | {"MYPYPATH": str(ROOT)}  # a page may use what is in tests/proof
     ran = subprocess.run(
-        [*command, *paths], cwd=tmp_path, env=clone, capture_output=True, text=True, check=False
+        [*command, *paths, WRONG],
+        cwd=tmp_path,
+        env=clone,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
-    assert (0, "") == (ran.returncode, "" if ran.returncode == 0 else ran.stdout)
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
     assert len(packages) > 30
