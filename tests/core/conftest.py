@@ -21,15 +21,16 @@ from onceward.testing.clock import ManualClock
 SHELL = shutil.which("sqlite3")
 RUNNER = """
 import json, sqlite3, sys
-path, statements = json.loads(sys.argv[1])
-con, found = sqlite3.connect(path, isolation_level=None, timeout=60), []
-for sql in statements:
-    try:
-        found.append(con.execute(sql).fetchall())
-    except sqlite3.Error as error:
-        found.append(f"{type(error).__name__}: {error}")
-con.close()
-print(json.dumps(found))
+for asked in sys.stdin:
+    path, statements = json.loads(asked)
+    con, found = sqlite3.connect(path, isolation_level=None, timeout=60), []
+    for sql in statements:
+        try:
+            found.append(con.execute(sql).fetchall())
+        except sqlite3.Error as error:
+            found.append(f"{type(error).__name__}: {error}")
+    con.close()
+    print(json.dumps(found), flush=True)
 """
 
 Open = Callable[..., Postbox]
@@ -70,26 +71,26 @@ def box(opened: Open) -> Postbox:
     return opened()
 
 
-@pytest.fixture
-def elsewhere() -> Elsewhere:
+@pytest.fixture(scope="session")
+def elsewhere() -> Iterator[Elsewhere]:
     """
     Return the call that runs statements with the standard library's sqlite3.
 
-    It runs them in another process and returns rows or error texts.
+    One other process runs them, on a new connection in each call, and tells rows or error texts.
     """
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        asks, answers = other.stdin, other.stdout
+        assert asks is not None
+        assert answers is not None
 
-    def run(path: Path, *statements: str) -> list[Any]:
-        done = subprocess.run(
-            [sys.executable, "-c", RUNNER, json.dumps([str(path), statements])],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        found: list[Any] = json.loads(done.stdout)
-        return found
+        def run(path: Path, *statements: str) -> list[Any]:
+            print(json.dumps([str(path), statements]), file=asks, flush=True)
+            found: list[Any] = json.loads(answers.readline())
+            return found
 
-    return run
+        yield run
 
 
 @pytest.fixture
