@@ -94,8 +94,7 @@ _MODULES = {
 def __getattr__(name: str) -> _typing.Any:
     """Load a public name on first use, so that a command loads only what it needs."""
     if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - it is not a public name
 
     module = import_module(f"onceward.{_MODULES[name]}")

@@ -166,8 +166,7 @@ class Hooks:
 
         """
         if not isinstance(name, str) or (name != ALL and name not in EVENTS):
-            msg = f"no event is called {name!r}: there are {', '.join(EVENTS)}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"no event is called {name!r}: there are {', '.join(EVENTS)}")
         self._hooks[name] = (*self._hooks.get(name, ()), hook)
         held, self._held = self._held, []
         for event in held:

@@ -95,8 +95,7 @@ class ObservedSend:
 def _valid(sending: Sending) -> dict[str, str]:
     for name, value in sending.headers.items():
         if name in RESERVED_ATTRIBUTES:
-            msg = f"header {name!r} is an attribute of the frame"
-            raise InvalidMessage(msg)
+            raise InvalidMessage(f"header {name!r} is an attribute of the frame")
         check_extension(name, value)
     return dict(sending.headers)
 

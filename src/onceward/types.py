@@ -87,8 +87,7 @@ _MODULES = {
 def __getattr__(name: str) -> _typing.Any:
     """Load a type on first use."""
     if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - it is not a public name
 
     found = getattr(import_module(f"onceward.{_MODULES[name]}"), name)

@@ -326,31 +326,27 @@ class Agent(Handlers):
 
     def _serve(self, handler: SessionHandler) -> None:
         if any(known.pattern == handler.pattern for known in self.sessions):
-            msg = f"agent {self.name} already serves sessions {handler.pattern!r}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"agent {self.name} already serves sessions {handler.pattern!r}")
         self._check_reached(self.handlers[0].pattern if self.handlers else None, [handler])
         self.sessions.append(handler)
 
     def _check_new(self, pattern: str) -> None:
         """Raise InvalidArgument for a pattern that is handled already or that gets no message."""
         if any(known.pattern == pattern for known in self.handlers):
-            msg = f"agent {self.name} already handles {pattern!r}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"agent {self.name} already handles {pattern!r}")
         if pattern in self._awaited:
-            msg = f"agent {self.name} waits for {pattern}, so no handler gets it"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"agent {self.name} waits for {pattern}, so no handler gets it")
         self._check_reached(pattern, self.sessions)
 
     def _check_reached(self, pattern: str | None, served: Iterable[SessionHandler]) -> None:
         """Raise InvalidArgument if runs of every session would take a handler's messages."""
         if pattern is None or all(each.pattern.strip("*") for each in served):
             return
-        msg = (
+        raise InvalidArgument(
             f"agent {self.name} serves every session by runs, which take the messages of its"
             f" handler for {pattern!r}: name the sessions that have runs, as in"
             " @agent.session('chat-*'), or declare the handler on another agent"
         )
-        raise InvalidArgument(msg)
 
 
 def _batch_signature(
@@ -359,8 +355,7 @@ def _batch_signature(
     from onceward.features.batches.signature import batch_signature  # noqa: PLC0415 - rarely needed
 
     if "*" in pattern or "#" in pattern:
-        msg = f"a batch handler needs an exact type or topic, not {pattern!r}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"a batch handler needs an exact type or topic, not {pattern!r}")
     return batch_signature(call, model)
 
 

@@ -59,8 +59,7 @@ class Agents:
 
         """
         if limit is not None and (isinstance(limit, bool) or limit < 1):
-            msg = f"limit={limit}: the limit must be at least 1"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"limit={limit}: the limit must be at least 1")
         directory, me = self._directory.database, self._directory.agent
         return find_agents(directory, search=search, without=me, limit=limit, after=after)
 

@@ -150,11 +150,10 @@ class SessionFace(AsyncFace[S_co]):
     ) -> T:
         """Send a request and wait for its reply, read as *reply*; see ``Session.ask``."""
         if self._bridge.in_transaction:
-            msg = (
+            raise InvalidArgument(
                 "ask inside an open transaction would wait for a message "
                 "that is not committed: ask outside of it"
             )
-            raise InvalidArgument(msg)
         ticket = await self.request(to, body, reply=reply, timeout=timeout, **options)
         return await self.result(ticket, reply=reply, timeout=timeout)
 
@@ -637,8 +636,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     @property
     def _face_if_open(self) -> tuple[Postbox, FileBridge]:
         if self._opened is None:
-            msg = "the postbox is not open: use `async with`, or await open()"
-            raise StoreClosed(msg)
+            raise StoreClosed("the postbox is not open: use `async with`, or await open()")
         return self._opened
 
     @property

@@ -100,8 +100,7 @@ class AsyncBridge:
     def _check(self) -> None:
         """Raise StoreClosed if the bridge is closed: a call would wait forever."""
         if self._closed:
-            msg = "the postbox is closed: open it again"
-            raise StoreClosed(msg)
+            raise StoreClosed("the postbox is closed: open it again")
 
     async def _submit(self, work: Callable[[], T], *, joins: bool) -> T:
         if self.in_transaction:

@@ -117,8 +117,7 @@ class DeadLetters:
         """
         dead = self.get(message_id, peer=peer)
         if dead is None:
-            msg = f"no dead letter {message_id}: list them first"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"no dead letter {message_id}: list them first")
         move = self._move(dead, None, as_new=as_new)
         if from_step is not None or without_steps:
             move = _without_steps(dead, from_step, move)
@@ -221,8 +220,7 @@ class DeadLetters:
 
         def move(tx: StoreTransaction) -> str:
             if not dead_letters.discard(tx, dead.seq):
-                msg = f"dead letter {dead.id} is gone: list them again"
-                raise InvalidArgument(msg)
+                raise InvalidArgument(f"dead letter {dead.id} is gone: list them again")
             return self._outbox.add(tx, draft)
 
         return move

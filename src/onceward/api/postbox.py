@@ -582,8 +582,7 @@ class Postbox(Session, EventSource):
         kind = (type_names(type) or (None,))[0]
         which = CancelFilter(to=to, sender=sender, type=kind, session=session, key=key)
         if which == CancelFilter():
-            msg = "say which messages to cancel: to, sender, type, session or key"
-            raise InvalidArgument(msg)
+            raise InvalidArgument("say which messages to cancel: to, sender, type, session or key")
         return self._cancelling.cancel_all(which, reason)
 
     @cached_property

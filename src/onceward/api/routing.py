@@ -141,16 +141,14 @@ class TransportRouter:
         """
         scheme, colon, _ = url.partition(":")
         if not colon or scheme not in self.schemes():
-            msg = (
+            raise InvalidArgument(
                 f"no transport for {url!r}: there are {', '.join(self.schemes())};"
                 " a url begins with one of them and a colon"
             )
-            raise InvalidArgument(msg)
         try:
             transport = self.make(scheme)
         except Unreachable as error:
-            msg = f"{url!r}: {error}"
-            raise InvalidArgument(msg) from error
+            raise InvalidArgument(f"{url!r}: {error}") from error
         if isinstance(transport, ChecksUrls):
             transport.check(url)
         return transport.features
@@ -329,8 +327,7 @@ def _close_within(seconds: float, transport: Transport, agent: str) -> None:
 
 def _nowhere(name: str) -> NoReturn:
     cure = f"register it (onceward peers add), or create {name}.db beside this file"
-    msg = f"{name} has no known url: {cure}"
-    raise Unreachable(msg)
+    raise Unreachable(f"{name} has no known url: {cure}")
 
 
 def made_listener(given: Listener | MakeListener, context: TransportContext) -> Listener:

@@ -207,11 +207,10 @@ class Session:
 
         """
         if self._db.writer.held:
-            msg = (
+            raise InvalidArgument(
                 "ask inside an open transaction would wait for a message "
                 "that is not committed: ask outside of it"
             )
-            raise InvalidArgument(msg)
         work = self._requesting(to, body, timeout, request_options(options, reply))
         with self._db.outside_handler():
             ticket = self._db.write(work)

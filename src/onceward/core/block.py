@@ -175,8 +175,7 @@ class Transaction:
 
     def _alive(self) -> StoreTransaction:
         if not self._open:
-            msg = "this transaction has ended: begin another"
-            raise StoreError(msg)
+            raise StoreError("this transaction has ended: begin another")
         self._check_open(self._tx)
         return self._tx
 

@@ -241,8 +241,7 @@ def replay(
     """
     found = tx.rows(FIND, {"seq": seq, "now": tx.now})
     if not found:
-        msg = "that dead letter no longer exists: list them again"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("that dead letter no longer exists: list them again")
     origin, message_id, peer, rank, lane, session, expired, boxed = found[0]
     if expired:
         msg = f"{message_id} has expired, so the peer would refuse it: replay it with as_new=True"

@@ -247,8 +247,7 @@ def read_reply(ticket_id: str, found: ReplyState, reply: type[T]) -> T:
         raise kind(msg, message_id=ticket_id, reason=reason)
     frame = Frame.parse(found.frame)
     if frame.body_error is not None:
-        msg = f"reply {frame.id} to request {ticket_id}: {frame.body_error}"
-        raise InvalidMessage(msg)
+        raise InvalidMessage(f"reply {frame.id} to request {ticket_id}: {frame.body_error}")
     value: T = decode(frame.data, frame.data_base64, reply)
     return value
 
@@ -395,11 +394,10 @@ class HandlerRequests:
     def _check_own(self, request: str) -> None:
         """Raise InvalidArgument for a request whose reply would not call this handler."""
         if all(request != each.id for each in self._earlier().values()):
-            msg = (
+            raise InvalidArgument(
                 f"request {request} was not made by this handler, which can wait only for its own "
                 "requests: make it with ctx.request, or ask for its result where it was made"
             )
-            raise InvalidArgument(msg)
 
     def wait(self, *requests: str) -> NoReturn:
         """End the call, until all of these requests have ended."""

@@ -86,8 +86,7 @@ def _opened(path: Path) -> apsw.Connection:
 
 def _info(con: apsw.Connection, path: Path) -> CopyInfo:
     if not con.execute(OURS).fetchall():
-        msg = f"{path} is not an agent's file: give the path of one"
-        raise StoreUnusable(msg)
+        raise StoreUnusable(f"{path} is not an agent's file: give the path of one")
     [row] = con.execute(INFO).fetchall()
     return CopyInfo(*row)  # type: ignore[arg-type]  # columns of INFO
 
@@ -111,8 +110,7 @@ def _examined(target: Path, source: Path) -> CopyInfo:
         [(verdict,)] = con.execute(SOUND).fetchall()
         if verdict != "ok":
             found = str(verdict).strip()[:200]
-            msg = f"{source} is damaged: {found}; recover it, or use another file"
-            raise StoreCorrupt(msg)
+            raise StoreCorrupt(f"{source} is damaged: {found}; recover it, or use another file")
         return _info(con, source)
     except apsw.Error as error:
         raise translate_error(error, source) from error

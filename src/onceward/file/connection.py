@@ -74,11 +74,10 @@ def check_version(version: str = "") -> None:
     """Raise SqliteTooOld unless SQLite has the WAL-reset fix."""
     number = tuple(int(part) for part in (version or apsw.sqlite_lib_version()).split("."))
     if number < MIN_VERSION or number == WITHDRAWN_VERSIONS:
-        msg = (
+        raise SqliteTooOld(
             f"SQLite {'.'.join(map(str, number))} may damage WAL files:"
             " install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
         )
-        raise SqliteTooOld(msg)
 
 
 def connect(
@@ -145,8 +144,7 @@ def close_without_checkpoint(con: apsw.Connection | None) -> None:
 
 
 def _refuse_readonly(path: Path) -> None:
-    msg = f"{path} is read-only: fix its permissions and those of its folder"
-    raise ReadOnlyStore(msg)
+    raise ReadOnlyStore(f"{path} is read-only: fix its permissions and those of its folder")
 
 
 def enable_wal(

@@ -221,11 +221,10 @@ class Database:
             msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
             raise StoreUnusable(msg)
         if key in open_files.inherited:
-            msg = (
+            raise ForkedProcess(
                 f"{real} was open when this process forked:"
                 " start children by spawn, or fork before opening"
             )
-            raise ForkedProcess(msg)
         if key is not None:
             return key
         open_files.create(real, allow_network=settings.network_filesystem)
@@ -286,11 +285,10 @@ class Database:
             if any(is_connected_to(con, real) for con in apsw.connections()):
                 return
             if time.monotonic() >= until:
-                msg = (
+                raise ForeignHandle(
                     f"descriptor {held[0]} of this process holds {held[1]}: close it;"
                     " read through postbox or another process"
                 )
-                raise ForeignHandle(msg)
             time.sleep(0.001)
 
     def _take_any_use(self) -> None:
@@ -482,11 +480,10 @@ class Database:
     def _identify(self, tx: StoreTransaction) -> None:
         found = identity.identify(tx, self._expected_agent, self._settings)
         if self.file_id not in {"", found.file_id}:
-            msg = (
+            raise StoreCorrupt(
                 f"{self.path} was replaced by another file while it was open: close it, check the "
                 "file, and open it again"
             )
-            raise StoreCorrupt(msg)
         self.agent, self.file_id, self.durability = found.agent, found.file_id, found.durability
         self.time.observe(found.clock_at)
         self.max_inbox, self.max_body = found.max_inbox, found.max_body
@@ -684,8 +681,7 @@ class Database:
         reader.execute("PRAGMA query_only = ON")
         if self._con is None or openings != self._openings:  # it may have read before the barrier
             close_without_checkpoint(reader)
-            msg = f"{self.path}: an error has just closed it; try again"
-            raise StoreFault(msg)
+            raise StoreFault(f"{self.path}: an error has just closed it; try again")
         return reader
 
     def _open_reader(self) -> apsw.Connection:

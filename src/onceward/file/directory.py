@@ -102,10 +102,9 @@ class DirectoryDatabase(Database):
         except apsw.SQLError:
             self._refuse()
         if version > VERSION:
-            msg = (
+            raise SchemaTooNew(
                 f"{self.path} has schema {version}, this version knows {VERSION}: upgrade onceward"
             )
-            raise SchemaTooNew(msg)
 
     def _refuse(self) -> NoReturn:
         msg = f"{self.path} is not a home's directory: another file has its name; rename that file"
@@ -188,8 +187,7 @@ class DirectoryHandle:
         """The directory, opened or created on first use."""
         with self._lock:
             if self._closed:
-                msg = "the postbox was closed: open it again"
-                raise StoreClosed(msg)
+                raise StoreClosed("the postbox was closed: open it again")
             if self._open is None:
                 self._open = DirectoryDatabase.open(
                     self.path, settings=self._settings, clock=self._db.clock

@@ -99,6 +99,5 @@ def _section(path: Path, changed: int) -> dict[str, Any]:
     try:
         found: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("onceward", {})
     except tomllib.TOMLDecodeError as error:
-        msg = f"{path}: {error}"
-        raise InvalidArgument(msg) from error
+        raise InvalidArgument(f"{path}: {error}") from error
     return found | {name: str(path.parent / str(found[name])) for name in PATHS if name in found}

@@ -31,11 +31,10 @@ FileKey = tuple[int, int]
 def refuse_dangling(path: str | os.PathLike[str]) -> None:
     """Raise StoreUnusable for a dangling link: a new file would hide the loss of the old one."""
     if os.path.islink(path) and not os.path.lexists(os.path.realpath(path)):
-        msg = (
+        raise StoreUnusable(
             f"{os.fspath(path)} is a link to {os.path.realpath(path)}, which does not exist: "
             "restore the file, or remove the link"
         )
-        raise StoreUnusable(msg)
 
 
 def canonical(path: str | os.PathLike[str]) -> Path:
@@ -43,8 +42,7 @@ def canonical(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
-        msg = f"{os.fspath(path)!r} is not a path: {error}"
-        raise StoreUnusable(msg) from error
+        raise StoreUnusable(f"{os.fspath(path)!r} is not a path: {error}") from error
 
 
 def file_key(path: Path | str) -> FileKey | None:
@@ -54,8 +52,7 @@ def file_key(path: Path | str) -> FileKey | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        msg = f"{path} cannot be examined: {error.strerror}"
-        raise StoreUnusable(msg) from error
+        raise StoreUnusable(f"{path} cannot be examined: {error.strerror}") from error
     return found.st_dev, found.st_ino
 
 
@@ -70,8 +67,7 @@ def create_or_check(path: Path, *, allow_network: bool) -> bool:
 
     """
     if not path.parent.is_dir():
-        msg = f"folder {path.parent} does not exist: create it first"
-        raise StoreUnusable(msg)
+        raise StoreUnusable(f"folder {path.parent} does not exist: create it first")
     refuse_network(path.parent, allow=allow_network)
     try:
         os.close(
@@ -81,11 +77,9 @@ def create_or_check(path: Path, *, allow_network: bool) -> bool:
         _refuse_odd(path)
         return False
     except PermissionError as error:
-        msg = f"cannot create {path}: {error.strerror}"
-        raise ReadOnlyStore(msg) from error
+        raise ReadOnlyStore(f"cannot create {path}: {error.strerror}") from error
     except (OSError, ValueError) as error:
-        msg = f"cannot create {path}: {error}"
-        raise StoreUnusable(msg) from error
+        raise StoreUnusable(f"cannot create {path}: {error}") from error
     sync(path.parent)
     return True
 
@@ -93,14 +87,12 @@ def create_or_check(path: Path, *, allow_network: bool) -> bool:
 def _refuse_odd(path: Path) -> None:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        msg = f"{path} is not a regular file"
-        raise StoreUnusable(msg)
+        raise StoreUnusable(f"{path} is not a regular file")
     if found.st_nlink > 1:
-        msg = (
+        raise StoreUnusable(
             f"{path} has {found.st_nlink} hard links: each would get its own WAL; copy it to a "
             "single name"
         )
-        raise StoreUnusable(msg)
 
 
 def sync(path: Path) -> None:
@@ -120,11 +112,10 @@ def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mount
     kind = _recent_filesystem(folder, mounts, int(time.monotonic()))
     if allow or not (kind in NETWORK or kind == "fuse" or kind.startswith("fuse.")):
         return
-    msg = (
+    raise NetworkFilesystem(
         f"{folder} is on {kind}, whose locks SQLite cannot trust:"
         " use a local disk, or network_filesystem=True"
     )
-    raise NetworkFilesystem(msg)
 
 
 @lru_cache(maxsize=64)

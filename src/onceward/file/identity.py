@@ -88,11 +88,10 @@ def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> 
     if owner:
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:
-        msg = (
+        raise StoreUnusable(
             "the file does not belong to an agent yet: open it with agent=NAME, or create it "
             "with onceward init NAME"
         )
-        raise StoreUnusable(msg)
 
 
 def refuse_other(owner: str, wanted: str | None) -> None:

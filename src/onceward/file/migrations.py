@@ -84,11 +84,10 @@ def refuse_unknown_tables(tx: SqlRunner, path: Path) -> None:
     names = sorted(name for (name,) in tx.rows(TABLES))
     if names:
         some = ", ".join(names[:5])
-        msg = (
+        raise SchemaMismatch(
             f"{path} was made by a version of onceward whose tables this version does not know"
             f" ({some}): open it with that version, or create a new file"
         )
-        raise SchemaMismatch(msg)
 
 
 def _refuse_other_ledger(tx: SqlRunner) -> None:
@@ -105,10 +104,9 @@ def _missing(applied: list[tuple[Any, ...]], known: tuple[Migration, ...]) -> tu
     by_version = {m.version: m for m in known}
     for version, name, seen in applied:
         if version not in by_version or by_version[version].name != name:
-            msg = (
+            raise SchemaMismatch(
                 f"schema step {version} of this file is {name!r}, which this version does not have"
             )
-            raise SchemaMismatch(msg)
         del seen  # kept for forensics: a comment may change between releases, its effect may not
     done = {version for version, _, _ in applied}
     return tuple(m for m in known if m.version not in done)
@@ -118,11 +116,10 @@ def _refuse_foreign_tables(names: set[str], known: tuple[Migration, ...]) -> Non
     created = _created(known)
     taken = sorted(name for name in names if name in created or name.startswith(PRIVATE))
     if taken:
-        msg = (
+        raise SchemaMismatch(
             f"the database already has {', '.join(taken)} with other columns: rename them, or use "
             "a separate file"
         )
-        raise SchemaMismatch(msg)
 
 
 PRIVATE: Final = "_onceward_"

@@ -39,8 +39,7 @@ class OwnerLock:
             while not (self.exclusive or self._locked(alone=False)):
                 if time.monotonic() >= deadline:
                     self.close()
-                    msg = f"another process is still opening {path}: try again"
-                    raise Busy(msg)
+                    raise Busy(f"another process is still opening {path}: try again")
                 Event().wait(LOOK_EVERY)
         except OSError:  # a file system without such locks
             self.close()

@@ -160,13 +160,11 @@ class _OneReading:
 
     def __call__(self, cursor: Any, sql: str, _: Any) -> bool:
         if not cursor.is_readonly:
-            msg = (
+            raise ReadOnlyStore(
                 f"{quoted(sql.strip())} would write: this connection only reads; see onceward send"
             )
-            raise ReadOnlyStore(msg)
         if self._has_run and has_columns(cursor):
-            msg = "these are several statements: run one at a time"
-            raise InvalidArgument(msg)
+            raise InvalidArgument("these are several statements: run one at a time")
         self._has_run = True
         return True
 
@@ -195,8 +193,7 @@ def opened_any(
 
     """
     if not path.exists():
-        msg = f"{path} does not exist: it was moved or deleted"
-        raise StoreUnusable(msg)
+        raise StoreUnusable(f"{path} does not exist: it was moved or deleted")
     patience = BusyHandler()
     patience.deadline = time.monotonic() + wait  # one deadline for all statements
     con = connect(path, readonly=True, patience=patience)
@@ -222,10 +219,8 @@ def opened(
     """
     with opened_any(path, wait=wait, longest=longest) as reader:
         if reader.rows(MARK) != [(migrations.APPLICATION_ID,)]:
-            msg = f"{path} is not an agent's file"
-            raise StoreUnusable(msg)
+            raise StoreUnusable(f"{path} is not an agent's file")
         if behind := migrations.pending(reader):
             steps = ", ".join(step.name for step in behind)
-            msg = f"{path} lacks {steps}: run onceward migrate {path}"
-            raise StoreUnusable(msg)
+            raise StoreUnusable(f"{path} lacks {steps}: run onceward migrate {path}")
         yield reader

@@ -78,8 +78,7 @@ class ReaderPool:
             while not self._free and len(self._lent) >= MOST and not self._closed:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    msg = f"{MOST} other statements read the file until the deadline"
-                    raise Busy(msg)
+                    raise Busy(f"{MOST} other statements read the file until the deadline")
                 self._changed.wait(min(left, LOOK))
             if self._closed:
                 raise StoreClosed(CLOSED)

@@ -24,6 +24,5 @@ HOMES: Final = {"Report": "report", "Rules": "verdicts", "reconcile": "run"}
 def __getattr__(name: str) -> Any:
     """Load a public name with its module when it is used."""
     if name not in HOMES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -123,8 +123,7 @@ class Table:
         if how == "text":
             return self
         if "frame" not in self.columns:
-            msg = f"table {self.name} has no frames to be read as {how}"
-            raise InvalidOption(msg)
+            raise InvalidOption(f"table {self.name} has no frames to be read as {how}")
         kind: Kind = "variant" if how == "variant" else "string"
         parts = (
             replace(part, columns={**part.columns, "frame": VALID_FRAME}) for part in self.parts

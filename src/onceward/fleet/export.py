@@ -133,8 +133,7 @@ def _lines(con: apsw.Connection, where: str, pointers: list[list[str]]) -> Itera
     try:
         rows = con.execute(ORDERED.format(where=where))
     except apsw.SQLError as error:
-        msg = f"where {where!r}: {error}"
-        raise InvalidCondition(msg) from error
+        raise InvalidCondition(f"where {where!r}: {error}") from error
     for thread, said in groupby(rows, itemgetter(0)):
         messages = [_message(row[1:], pointers) for row in said]
         yield json.dumps({"thread": thread, "messages": messages}, ensure_ascii=False) + "\n"
@@ -157,12 +156,10 @@ def _body(frame: str) -> Any:
 def parse(pointer: str) -> list[str]:
     """Return the names of a JSON pointer; raise InvalidPointer for other text."""
     if pointer and not pointer.startswith("/"):
-        msg = f"{pointer!r} is not a JSON pointer: it must begin with a slash"
-        raise InvalidPointer(msg)
+        raise InvalidPointer(f"{pointer!r} is not a JSON pointer: it must begin with a slash")
     parts = pointer.split("/")[1:]
     if any("~" in part.replace("~0", "").replace("~1", "") for part in parts):
-        msg = f"{pointer!r} is not a JSON pointer: write a tilde as ~0"
-        raise InvalidPointer(msg)
+        raise InvalidPointer(f"{pointer!r} is not a JSON pointer: write a tilde as ~0")
     return [part.replace("~1", "/").replace("~0", "~") for part in parts]
 
 

@@ -51,8 +51,7 @@ def alone(out: Path, job: str) -> Iterator[Path]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            msg = f"another process works on {out}: wait until it has ended"
-            raise OutputBusy(msg) from error
+            raise OutputBusy(f"another process works on {out}: wait until it has ended") from error
         yield out
 
 
@@ -119,8 +118,7 @@ def refuse(out: Path, job: str) -> None:
     ):
         return
     if out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
-        msg = f"{out} has files that no fleet {job} wrote: give a new folder"
-        raise OutputTaken(msg)
+        raise OutputTaken(f"{out} has files that no fleet {job} wrote: give a new folder")
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:

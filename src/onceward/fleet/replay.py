@@ -72,8 +72,7 @@ def _letters(path: str, where: str) -> Rows:
         try:
             found = source.con.execute(LETTERS.format(where=where)).fetchall()
         except apsw.SQLError as error:
-            msg = f"where {where!r}: {error}"
-            raise InvalidCondition(msg) from error
+            raise InvalidCondition(f"where {where!r}: {error}") from error
     return [{"_db": path, **dict(zip(CHOSEN, row, strict=True))} for row in found]
 
 
@@ -94,8 +93,7 @@ def carry_out(out: str | Path) -> Rows:
     folder = Path(out)
     told = manifest.read(folder / manifest.NAME)
     if told is None or told["job"] != JOB:
-        msg = f"there is no plan in {out}: create one first"
-        raise FileNotFoundError(msg)
+        raise FileNotFoundError(f"there is no plan in {out}: create one first")
     with manifest.alone(folder, JOB) as own:
         done = list(_lines(own / RECEIPTS))
         known = {(row["_db"], row["id"]) for row in done}

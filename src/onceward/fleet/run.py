@@ -71,11 +71,9 @@ def reconcile(
 
     """
     if log is not None and state is not None:
-        msg = "a state belongs to files: give either log or state"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("a state belongs to files: give either log or state")
     if retired and log is None and state is None:
-        msg = "retired names files of a log or a state: also give log or state"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("retired names files of a log or a state: also give log or state")
     named = tuple(str(path) for path in paths)
     wanted = manifest.plan(named, JOB, rules or Rules.at_present()) | {"log": log}
     with manifest.folder(out) as folder, manifest.alone(folder, JOB) as own:

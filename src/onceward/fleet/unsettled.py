@@ -233,11 +233,9 @@ def kept(path: Path) -> Iterator[State]:
         finally:
             con.close()
     except apsw.BusyError as error:
-        msg = f"another run uses {path}: wait until it has ended"
-        raise OutputBusy(msg) from error
+        raise OutputBusy(f"another run uses {path}: wait until it has ended") from error
     except (apsw.NotADBError, StoreCorrupt) as error:
-        msg = f"{path} is not an SQLite database, or damaged: {error}"
-        raise NoState(msg) from error
+        raise NoState(f"{path} is not an SQLite database, or damaged: {error}") from error
     except apsw.Error as error:
         raise translate_error(error, path) from error
 
@@ -246,8 +244,7 @@ def _prepare(con: apsw.Connection, path: Path) -> None:
     [(version,)] = con.execute(VERSION).fetchall()
     [(tables,)] = con.execute(TABLES).fetchall()
     if version != OURS and tables:
-        msg = f"{path} is a database of another kind"
-        raise NoState(msg)
+        raise NoState(f"{path} is a database of another kind")
     con.execute(CREATE)
 
 

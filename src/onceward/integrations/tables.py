@@ -49,9 +49,8 @@ class IntegrationTables:
 
     def _is_known(self, found: list[tuple[int]]) -> bool:
         if found and found[0][0] > self.version:
-            msg = (
+            raise SchemaTooNew(
                 f"the tables of {self.name} have version {found[0][0]}, this version knows"
                 f" {self.version}: upgrade onceward"
             )
-            raise SchemaTooNew(msg)
         return bool(found)

@@ -261,11 +261,10 @@ def _typed_json(body: Any) -> str:
     try:
         return _json(adapter(kind).dump_python(body, mode="json", by_alias=True, warnings=False))
     except UnicodeDecodeError as error:
-        msg = (
+        raise ValueError(
             "bytes that are not UTF-8: derive the class from Msg, or give it"
             " model_config = ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
-        )
-        raise ValueError(msg) from error
+        ) from error
 
 
 def _fields_json(body: Any) -> str:
@@ -339,8 +338,7 @@ def message_type(model: type) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    msg = f"{name} cannot be written in JSON: send null or a string"
-    raise ValueError(msg)
+    raise ValueError(f"{name} cannot be written in JSON: send null or a string")
 
 
 def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:

@@ -188,8 +188,7 @@ def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rul
         raise InvalidArgument(msg)
     if every is not None:
         if timezone is not None:
-            msg = "an interval is the same in every time zone: leave timezone out"
-            raise InvalidArgument(msg)
+            raise InvalidArgument("an interval is the same in every time zone: leave timezone out")
         return Rule(_interval(every), None, None)
     rule = Rule(None, cron, "UTC" if timezone is None else timezone)
     rule.after(0, date=0)
@@ -199,11 +198,9 @@ def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rul
 def check_policies(missed: Missed, overlap: Overlap) -> None:
     """Raise InvalidArgument for an unknown policy, or two that contradict each other."""
     if missed not in MISSED:
-        msg = f"missed={quoted(missed)} is not one of {', '.join(MISSED)}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"missed={quoted(missed)} is not one of {', '.join(MISSED)}")
     if overlap not in OVERLAPS:
-        msg = f"overlap={quoted(overlap)} is not one of {', '.join(OVERLAPS)}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"overlap={quoted(overlap)} is not one of {', '.join(OVERLAPS)}")
     if missed == "all" and overlap == "skip":
         msg = "missed='all' sends a message for each date: it needs overlap='queue'"
         raise InvalidArgument(msg)
@@ -212,8 +209,7 @@ def check_policies(missed: Missed, overlap: Overlap) -> None:
 def schedule_name(name: str) -> str:
     """Return *name* if it is valid for a schedule; raise InvalidArgument otherwise."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        msg = f"schedule name {quoted(name)} must match {NAME.pattern} in full"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"schedule name {quoted(name)} must match {NAME.pattern} in full")
     return name
 
 
@@ -225,8 +221,7 @@ def iso(date: Millis) -> str:
 def _interval(every: Span) -> Millis:
     span = millis("every", every)
     if span < SHORTEST:
-        msg = f"every={quoted(every)} is shorter than a second"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"every={quoted(every)} is shorter than a second")
     return span
 
 
@@ -236,8 +231,7 @@ def _cron_date(rule: Rule, moment: Millis, *, reverse: bool = False) -> Millis:
     try:
         return round(1000 * next(_cron(rule.cron or "", start, reverse=reverse)).timestamp())
     except StopIteration:
-        msg = f"cron {quoted(rule.cron)} has no date within 50 years"
-        raise InvalidArgument(msg) from None
+        raise InvalidArgument(f"cron {quoted(rule.cron)} has no date within 50 years") from None
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -246,11 +240,10 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(plain_text("timezone", name))
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        msg = (
+        raise InvalidArgument(
             f"timezone {quoted(name)} is not known: write a name such as Europe/Zurich"
             " (without system time zones: pip install tzdata)"
-        )
-        raise InvalidArgument(msg) from None
+        ) from None
 
 
 def _cron(expression: str, start: datetime, *, reverse: bool) -> CronSim:

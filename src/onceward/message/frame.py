@@ -45,8 +45,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        msg = f"key {quoted(twice)} comes twice in one JSON object: write it once"
-        raise InvalidMessage(msg)
+        raise InvalidMessage(f"key {quoted(twice)} comes twice in one JSON object: write it once")
     return made
 
 
@@ -128,8 +127,7 @@ class Frame(BaseModel):
             if key_ends(text if isinstance(text, str) else text.decode()) != keys:
                 refuse_repeated_keys(text)  # a reader keeps one value per key, another is lost
         except (ValueError, RecursionError) as error:
-            msg = f"not a frame: {error}"
-            raise InvalidMessage(msg) from error
+            raise InvalidMessage(f"not a frame: {error}") from error
         return found
 
     @classmethod
@@ -149,8 +147,7 @@ class Frame(BaseModel):
         try:
             return cls._read(text)
         except (ValueError, RecursionError) as error:
-            msg = f"not a frame: {error}"
-            raise InvalidMessage(msg) from error
+            raise InvalidMessage(f"not a frame: {error}") from error
 
     @classmethod
     def _read(cls, text: str | bytes) -> Self:
@@ -169,8 +166,7 @@ class Frame(BaseModel):
         for name, value in (self.__pydantic_extra__ or {}).items():
             check_extension(name, value)
         if self.data_base64 is not None and self.data is not None:
-            msg = "a frame carries data or data_base64, never both"
-            raise InvalidMessage(msg)
+            raise InvalidMessage("a frame carries data or data_base64, never both")
 
     @property
     def sender(self) -> str:
@@ -266,8 +262,7 @@ def count_keys(value: Any) -> int:
         elif kind is list:
             parts += part
         elif kind is float and isinf(part):
-            msg = "a number of the body is too large for a float"
-            raise InvalidMessage(msg)
+            raise InvalidMessage("a number of the body is too large for a float")
     return total
 
 
@@ -286,8 +281,7 @@ RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields) | {BODY_ERROR}
 def check_extension(name: str, value: object) -> None:
     """Raise InvalidMessage unless *name* and *value* may be an extension attribute of a frame."""
     if not isinstance(name, str) or EXTENSION.fullmatch(name) is None:
-        msg = f"header {name!r} must be 1 to 20 lower-case letters and digits"
-        raise InvalidMessage(msg)
+        raise InvalidMessage(f"header {name!r} must be 1 to 20 lower-case letters and digits")
     if (
         (isinstance(value, str) and (value.isprintable() or not value))
         or value is True
@@ -295,11 +289,10 @@ def check_extension(name: str, value: object) -> None:
     ):
         return
     if not isinstance(value, int) or not -INT32 <= value < INT32:
-        msg = (
+        raise InvalidMessage(
             f"header {name!r} must be printable text, a boolean or a 32-bit integer,"
             f" not {quoted(value)}"
         )
-        raise InvalidMessage(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

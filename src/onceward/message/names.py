@@ -71,11 +71,10 @@ def is_agent_name(name: str) -> bool:
 def agent_name(name: str) -> str:
     """Return *name* if it is valid for an agent; raise InvalidMessage otherwise."""
     if not isinstance(name, str) or not is_agent_name(name):
-        msg = (
+        raise InvalidMessage(
             f"agent name {quoted(name)} must match {AGENT.pattern} in full"
             f" and not be one of {sorted(RESERVED)}"
         )
-        raise InvalidMessage(msg)
     return name
 
 
@@ -194,15 +193,13 @@ def agent_profile(
 def checked_description(text: str) -> str:
     """Return *text* if it is a valid description; raise InvalidArgument otherwise."""
     if not isinstance(text, str) or len(text) > DESCRIPTION_MAX or "\x00" in text:
-        msg = f"a description has at most {DESCRIPTION_MAX} characters and no NUL"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"a description has at most {DESCRIPTION_MAX} characters and no NUL")
     return text
 
 
 def _capabilities(given: Iterable[str]) -> tuple[str, ...]:
     if isinstance(given, str):
-        msg = f"capabilities must be a list of texts: write [{quoted(given)}]"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"capabilities must be a list of texts: write [{quoted(given)}]")
     found = tuple(
         dict.fromkeys(plain_text("capability", each) for each in listed("capabilities", given))
     )

@@ -250,15 +250,13 @@ def _check_batch(options: HandlerOptions) -> None:
         return
     for name in ALONE:
         if options.get(name) is not None:
-            msg = f"{name}={quoted(options[name])}: a batch handler has no {name}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"{name}={quoted(options[name])}: a batch handler has no {name}")
 
 
 def _policy(given: RetryPolicy | None) -> RetryPolicy | None:
     if given is None or isinstance(given, RetryPolicy):
         return given
-    msg = f"retry={quoted(given)} must be a RetryPolicy"
-    raise InvalidArgument(msg)
+    raise InvalidArgument(f"retry={quoted(given)} must be a RetryPolicy")
 
 
 def _rate(given: GivenRate) -> Rate:
@@ -271,15 +269,13 @@ def whole_number(field: str, given: int | None, why: str) -> int | None:
     """Return a number from 1, or None; raises InvalidArgument for any other."""
     if given is None or (type(given) is int and given > 0):
         return given
-    msg = f"{field}={quoted(given)}: {why}"
-    raise InvalidArgument(msg)
+    raise InvalidArgument(f"{field}={quoted(given)}: {why}")
 
 
 def _unique_for(span: Span) -> Millis:
     found = millis("unique_for", span)
     if not found:
-        msg = f"unique_for={quoted(span)}: must be more than 0"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"unique_for={quoted(span)}: must be more than 0")
     return found
 
 
@@ -287,8 +283,7 @@ def positive_span(field: str, span: Span) -> float:
     """Return the seconds of a call's time limit; raise InvalidArgument for 0."""
     found = seconds(field, span)
     if not found:
-        msg = f"{field}={quoted(span)}: must be more than 0"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"{field}={quoted(span)}: must be more than 0")
     return found
 
 

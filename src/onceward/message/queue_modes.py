@@ -155,8 +155,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     unknown = sorted(set(options) - QueueOptions.__annotations__.keys())
     if unknown:
-        msg = no_option("a queue", unknown, QueueOptions.__annotations__)
-        raise InvalidArgument(msg)
+        raise InvalidArgument(no_option("a queue", unknown, QueueOptions.__annotations__))
     debounce, cap = options.get("debounce"), options.get("cap")
     return {
         "mode": _one_of("mode", options.get("mode"), QUEUE_MODES),
@@ -170,8 +169,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
     if value is not None and value not in known:
-        msg = f"queue {name} {value!r} is not one of {', '.join(known)}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"queue {name} {value!r} is not one of {', '.join(known)}")
     return None if value is None else str(value)
 
 
@@ -196,8 +194,7 @@ def _number(name: str, value: Any) -> float:
         or not math.isfinite(value)
         or abs(value) > 10**9
     ):
-        msg = f"queue {name} {value!r} must be a number"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"queue {name} {value!r} must be a number")
     return float(value)
 
 

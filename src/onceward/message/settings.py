@@ -387,13 +387,12 @@ class Settings(BaseModel):
     def _check_retention(self) -> None:
         """Raise InvalidArgument if dedup records would be pruned before a message's last retry."""
         if self.retention < self.retry_horizon:
-            msg = (
+            raise InvalidArgument(
                 f"settings: retention {self.retention:g} s is shorter than the"
                 f" {self.retry_horizon:g} s in which a message is retried (max_retries"
                 f" {self.max_retries}): a late retry would be refused as stale; retain longer,"
                 " or retry less"
             )
-            raise InvalidArgument(msg)
 
     @classmethod
     def five_minutes(cls, **overrides: Unpack[SettingsOptions]) -> Self:

@@ -48,10 +48,9 @@ def seconds(field: str, given: Span, *, error: type[InvalidArgument] = InvalidAr
     if isinstance(given, timedelta):
         given = given.total_seconds()
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < LONGEST:
-        msg = (
+        raise error(
             f"{field} {quoted(given)} must be seconds, a timedelta or text such as 2h, not negative"
         )
-        raise error(msg)
     return given
 
 
@@ -65,8 +64,7 @@ def _read(field: str, text: str, error: type[InvalidArgument]) -> float:
         return float(text)
     if not WHOLE.fullmatch(text):
         told = "write 5m, 2h30m, 1.5s, 250ms, 7d, 3 days or seconds"
-        msg = f"{field} {quoted(text)} is not a valid duration: {told}"
-        raise error(msg)
+        raise error(f"{field} {quoted(text)} is not a valid duration: {told}")
     return sum(float(number) * _unit(name.strip()) for number, name in PART.findall(text))
 
 
@@ -107,11 +105,10 @@ def point(field: str, given: Point, *, error: type[InvalidArgument] = InvalidArg
             raise error(msg)
         given = round(1000 * given.timestamp())
     if isinstance(given, bool) or not isinstance(given, int | float) or not _meant(given):
-        msg = (
+        raise error(
             f"{field} {quoted(given)} is not a moment: give a datetime, or milliseconds since 1970"
             " (1000 times time.time())"
         )
-        raise error(msg)
     return round(given)
 
 
@@ -124,11 +121,10 @@ def _date(field: str, text: str, error: type[InvalidArgument]) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        msg = (
+        raise error(
             f"{field} {quoted(text)} is not a moment: write 2026-01-31T12:00:00Z,"
             " or a duration ago, such as 2h"
-        )
-        raise error(msg) from None
+        ) from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 

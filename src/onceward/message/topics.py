@@ -27,11 +27,10 @@ def check_topic(topic: str, *, system: bool = False) -> str:
     """
     _checked(topic, what="topic", wild=frozenset())
     if not system and topic.partition(".")[0] == SYSTEM:
-        msg = (
+        raise TopicError(
             f"topic {topic!r}: {SYSTEM} is reserved for notifications;"
             " subscribe to it, publish elsewhere"
         )
-        raise TopicError(msg)
     return topic
 
 
@@ -39,19 +38,16 @@ def check_pattern(pattern: str) -> str:
     """Return *pattern* if it may be subscribed to; raise TopicError with its name otherwise."""
     _checked(pattern, what="pattern", wild=WILD)
     if "#" in pattern.split(".")[:-1]:
-        msg = f"pattern {pattern!r}: # may only be the last segment"
-        raise TopicError(msg)
+        raise TopicError(f"pattern {pattern!r}: # may only be the last segment")
     return pattern
 
 
 def _checked(text: str, *, what: str, wild: frozenset[str]) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= MAX or not text.isprintable():
-        msg = f"{what} {quoted(text)} must be 1 to {MAX} printable characters"
-        raise TopicError(msg)
+        raise TopicError(f"{what} {quoted(text)} must be 1 to {MAX} printable characters")
     for segment in text.split("."):
         if not segment or (segment not in wild and WILD & set(segment)):
-            msg = f"{what} {text!r}: segment {segment!r} is empty or holds a wildcard"
-            raise TopicError(msg)
+            raise TopicError(f"{what} {text!r}: segment {segment!r} is empty or holds a wildcard")
     return text
 
 
@@ -102,10 +98,9 @@ class TopicPolicy:
         for pattern in patterns:
             check_pattern(pattern)
             if self.known is not None and not any(matches(pattern, topic) for topic in self.known):
-                msg = (
+                raise TopicError(
                     f"topic {pattern!r} is unknown here: there are {', '.join(sorted(self.known))}"
                 )
-                raise TopicError(msg)
         return patterns
 
 

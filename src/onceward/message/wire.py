@@ -293,8 +293,7 @@ def decode_answer(body: bytes, parcel: Parcel) -> Answer:
     data = _read(_AnswerEvent, ANSWER, body).data
     found = data.sender, data.recipient, (data.parcel.epoch, data.parcel.number)
     if found != (parcel.recipient, parcel.sender, (parcel.epoch, parcel.number)):
-        msg = f"not an answer to this parcel: it says {quoted(found, 200)}"
-        raise InvalidParcel(msg)
+        raise InvalidParcel(f"not an answer to this parcel: it says {quoted(found, 200)}")
     strange = {each["id"] for each in data.receipts} - {each.id for each in parcel.frames}
     if strange or len(data.receipts) > len(parcel.frames):
         msg = f"not an answer to this parcel: receipts for other frames {quoted(sorted(strange))}"
@@ -391,8 +390,7 @@ def _cut(listed: list[_Frame], rest: bytes) -> tuple[ParcelFrame, ...]:
         msg = f"not a parcel: {len(rest)} bytes follow its event, its frames take {starts[-1] + 1}"
         raise InvalidParcel(msg)
     if any(rest[start : start + 1] != b"," for start in starts[:-1]):
-        msg = "not a parcel: a frame does not begin where its length says"
-        raise InvalidParcel(msg)
+        raise InvalidParcel("not a parcel: a frame does not begin where its length says")
     try:
         return tuple(
             ParcelFrame(
@@ -404,8 +402,7 @@ def _cut(listed: list[_Frame], rest: bytes) -> tuple[ParcelFrame, ...]:
             for each, start, end in zip(listed, starts, ends, strict=False)
         )
     except UnicodeDecodeError as error:
-        msg = "not a parcel: a frame is not UTF-8"
-        raise InvalidParcel(msg) from error
+        raise InvalidParcel("not a parcel: a frame is not UTF-8") from error
 
 
 def _receipts(listed: list[_Receipt]) -> tuple[Receipt, ...]:
@@ -479,12 +476,10 @@ def decode_notice(body: bytes) -> Notice:
         event = _NoticeEvent.model_validate_json(body)
         refuse_repeated_keys(body)
     except (ValueError, RecursionError) as error:
-        msg = f"not a notice: {str(error)[:200]}"
-        raise InvalidParcel(msg) from error
+        raise InvalidParcel(f"not a notice: {str(error)[:200]}") from error
     kind, data = event.type.removeprefix(PREFIX), event.data
     if kind not in get_args(NoticeKind) or event.source != SOURCE + data.sender:
-        msg = "not a notice: its type or source does not match"
-        raise InvalidParcel(msg)
+        raise InvalidParcel("not a notice: its type or source does not match")
     return Notice(
         kind=cast("NoticeKind", kind),
         sender=data.sender,

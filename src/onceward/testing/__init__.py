@@ -71,8 +71,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     """Load an aid on first use: the pytest plugin is part of runs that use none."""
     if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = _MODULES[name]
     module = found if found.startswith("onceward.") else f"{__name__}.{found}"
     return getattr(import_module(module), name)

@@ -81,8 +81,7 @@ class Life:
         """
         known = (*POINTS, *STEP_POINTS)
         if point is not None and point not in known:
-            msg = f"there is no point {point!r}: the points are {', '.join(known)}"
-            raise ValueError(msg)
+            raise ValueError(f"there is no point {point!r}: the points are {', '.join(known)}")
         self._point, self._handled, self._committed = point, False, False
         self._step = step
 
@@ -151,8 +150,7 @@ class Life:
             self.over = True
             for connection in self._connections:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        msg = f"the process died at {self._point}"
-        raise Crash(msg)
+        raise Crash(f"the process died at {self._point}")
 
 
 def mortal(agent: Agent, life: Life) -> Agent:

@@ -87,8 +87,7 @@ class FaultyTransport:
                 self._late.append((url, parcel))
                 raise _silence(fault)
             case Fault.REFUSE:
-                msg = "the peer refused the parcel, as the script says"
-                raise Refused(msg)
+                raise Refused("the peer refused the parcel, as the script says")
             case Fault.BUSY:
                 return Answer(verdict="busy")
             case Fault.PARTIAL:

@@ -30,7 +30,7 @@ def handling(name: str) -> Agent:
     @agent.on("#")
     def handle(body: dict[str, Any]) -> None:
         if body.get("wish") == "reject":
-            raise Reject("this one can never be handled")  # noqa: EM101, TRY003 - it is what its author would write
+            raise Reject("this one can never be handled")
         if body.get("wish") == "drop":
             raise Drop
 

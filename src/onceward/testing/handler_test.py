@@ -49,8 +49,7 @@ class TrialSteps:
     async def await_call(self, step: StepFunction, *, off_loop: OffLoop) -> Any:
         """Refuse: a trial is a call of a plain function."""
         del step, off_loop
-        msg = "a trial has no coroutines: send the message and deliver it"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("a trial has no coroutines: send the message and deliver it")
 
     def sleep(self, span: Span) -> None:
         """Check the span; a trial does not wait."""
@@ -108,8 +107,7 @@ class TrialSteps:
     def commit(self, work: Callable[[StoreTransaction], None]) -> None:
         """Refuse to: a trial commits all of it, or nothing."""
         del work
-        msg = "a trial commits nothing by itself: send the message and deliver it"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("a trial commits nothing by itself: send the message and deliver it")
 
     def refuse_inside(self, what: str) -> None:
         """Do nothing: no request is made in a trial."""

@@ -219,8 +219,7 @@ def _late(acceptors: list[Accept]) -> Accept:
 
     def accept(parcel: Parcel) -> Answer:
         if not acceptors:
-            msg = f"{NEAR} is not open yet"
-            raise Unreachable(msg)
+            raise Unreachable(f"{NEAR} is not open yet")
         return acceptors[0](parcel)
 
     return accept

@@ -39,8 +39,7 @@ class Wire:
         """Call the recipient's receiver; raise Unreachable if there is none."""
         accept = self._acceptors.get(url.removeprefix(f"{SCHEME}:"))
         if accept is None:
-            msg = f"no receiver at {url} in this test"
-            raise Unreachable(msg)
+            raise Unreachable(f"no receiver at {url} in this test")
         if self._life is None:
             return accept(parcel)
         self._life.reach("before-push")

@@ -74,7 +74,6 @@ LATER: Final = {
 def __getattr__(name: str) -> Any:
     """Import a name's module on first use."""
     if name not in LATER:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(LATER[name])
     return module if name == "wire" else getattr(module, name)

@@ -305,8 +305,7 @@ class FileTransport:
         """Raise InvalidArgument for a url without an absolute path."""
         path = url.removeprefix(SCHEME)
         if not Path(path).is_absolute() or "\0" in path:
-            msg = f"{url!r} has no absolute path: write file:/folder/agent.db"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"{url!r} has no absolute path: write file:/folder/agent.db")
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """
@@ -321,8 +320,7 @@ class FileTransport:
         path = url.removeprefix(SCHEME)
         if file_key(path) is None:
             slots.forget((self, path))
-            msg = f"no file {path}: its agent has not been created yet"
-            raise Unreachable(msg)
+            raise Unreachable(f"no file {path}: its agent has not been created yet")
         try:
             slot = slots.lend((self, path), partial(self._opened, path, parcel.recipient))
             try:
@@ -340,8 +338,7 @@ class FileTransport:
             if not descriptors_left():
                 slots.shed()
                 raise OutOfDescriptors(str(error)) from error
-            msg = error_text(error)
-            raise Unreachable(msg) from error
+            raise Unreachable(error_text(error)) from error
 
     def _opened(self, path: str, agent: str) -> Opened:
         if open_files.finds(Path(path)):

@@ -31,8 +31,7 @@ class MemoryTransport:
         """Call the recipient's ``accept``; raise Unreachable if no such agent listens."""
         listening = _here.get(url.removeprefix(SCHEME))
         if not listening:
-            msg = f"no agent listens at {url} in this process: open its postbox"
-            raise Unreachable(msg)
+            raise Unreachable(f"no agent listens at {url} in this process: open its postbox")
         return listening[-1](parcel)
 
     def close(self) -> None:

@@ -448,10 +448,9 @@ class EngineThreads:
 def _wakeup() -> tuple[int, int]:
     found = wakeup_descriptors()
     if found is None:
-        msg = (
+        raise OutOfDescriptors(
             "no engine can start: this process has reached its limit of open files: raise ulimit -n"
         )
-        raise OutOfDescriptors(msg)
     return found
 
 

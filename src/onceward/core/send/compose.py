@@ -225,8 +225,7 @@ class Composer:
     def begin(self) -> Millis:
         """Return the moment of a send; raise Paused if the environment forbids it."""
         if SWITCH in VARIABLES and disabled_by_environment():
-            msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
-            raise Paused(msg)
+            raise Paused("ONCEWARD_DISABLED is set: unset it to send again; nothing was written")
         return self._sender.time.now(self._sender.clock)
 
     def compose_at(
@@ -272,11 +271,10 @@ class Composer:
         """Return the size of a body in bytes; raise TooLarge above max_body."""
         size, limit = size_of(body, payload), self._settings.max_body
         if size > limit:
-            msg = (
+            raise TooLarge(
                 f"body of {size} bytes exceeds max_body {limit}: "
                 "send a reference, or raise the limit on both sides"
             )
-            raise TooLarge(msg)
         return size
 
     def _template(
@@ -304,11 +302,10 @@ class Composer:
             return
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
-            msg = (
+            raise UnknownRecipient(
                 f"there is no agent {to!r}: create {to}.db beside this file, register its "
                 "address (onceward peers add), or open this one with hold_unknown=True"
             )
-            raise UnknownRecipient(msg)
         self._good.add(to)
 
     def headers(
@@ -398,15 +395,13 @@ def _text(field: str, value: str | None) -> str | None:
 
 def _message_id(value: str) -> str:
     if not isinstance(value, str) or ID.fullmatch(value) is None:
-        msg = f"message id {quoted(value)} must match {ID.pattern}"
-        raise InvalidMessage(msg)
+        raise InvalidMessage(f"message id {quoted(value)} must match {ID.pattern}")
     return value
 
 
 def _hops(hops: object) -> int:
     if isinstance(hops, bool) or not isinstance(hops, int) or not 0 <= hops < INT32:
-        msg = f"hops {quoted(hops)} must be a number of messages"
-        raise InvalidMessage(msg)
+        raise InvalidMessage(f"hops {quoted(hops)} must be a number of messages")
     return hops
 
 
@@ -482,11 +477,10 @@ def to_everyone(composer: Composer, session: str, body: object, options: Message
     """Compose a message to every other agent of the home; raise UnknownRecipient for none."""
     others = composer.recipients.other_agents()
     if not others:
-        msg = (
+        raise UnknownRecipient(
             "a message to all reaches every other registered agent of the home, and there is "
             "none: opening a file under its agent's name registers it"
         )
-        raise UnknownRecipient(msg)
     return compose_fanout(composer, session, others, body, options)
 
 

@@ -442,11 +442,10 @@ def _check_file_size(tx: StoreTransaction) -> FileUsage | None:
     [(size,)] = tx.rows(PAGES)
     found = FileUsage(size, limit)
     if found.bytes >= found.limit:
-        msg = (
+        raise StoreCapacity(
             f"{size} bytes of the file are in use, the limit is {found.limit}; nothing was "
             "written: wait until messages are settled and pruned"
         )
-        raise StoreCapacity(msg)
     return found
 
 

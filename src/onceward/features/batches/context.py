@@ -101,8 +101,7 @@ class BatchContext(WithSteps):
     def _known(self, message: Message[Any]) -> Key:
         key = (message.sender, message.id)
         if key not in self._contexts:
-            msg = f"message {message.id} is not in this batch"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"message {message.id} is not in this batch")
         return key
 
     def _window(self, on_worker: OnWorker) -> AsyncBatchContext:

@@ -337,11 +337,10 @@ class Channel:
 
         """
         if (message.frame.recipient, message.channel) != (self._db.agent, self.name):
-            msg = (
+            raise NotParticipant(
                 f"message {message.id} is the copy of {message.frame.recipient} in channel"
                 f" {message.channel}: only that member acknowledges it"
             )
-            raise NotParticipant(msg)
         ids = message.id, message.correlation_id or message.id
         tell = self._channel_sender.acknowledging(
             message.session, self.name, message.sender, ids, (status, detail)
@@ -425,8 +424,7 @@ class Channel:
     def _readable(self, topics: Topics) -> tuple[str, ...]:
         info = self.info()
         if info.state == "closed":
-            msg = f"channel {self.name} is closed: it can no longer be read"
-            raise ChannelRefused(msg)
+            raise ChannelRefused(f"channel {self.name} is closed: it can no longer be read")
         channels.require(
             self._channel_sender.role(self.name), CHANNEL_ROLES, self.name, self._db.agent, "read"
         )

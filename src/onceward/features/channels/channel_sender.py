@@ -82,11 +82,10 @@ class ChannelSender:
 
     def _check_state(self, found: ChannelInfo) -> None:
         if found.state in ("draining", "closed") or (found.state == "paused" and not found.holds):
-            msg = (
+            raise ChannelRefused(
                 f"channel {found.name} is {found.state}: it accepts no messages; nothing was "
                 "written"
             )
-            raise ChannelRefused(msg)
 
     def _check(self, found: ChannelInfo, body: object, options: MessageOptions) -> None:
         if options.get("kind") == acknowledgments.KIND:

@@ -133,8 +133,7 @@ def _config(text: str) -> ChannelConfig:
 def info(row: tuple[Any, ...] | None, name: str) -> ChannelInfo:
     """Return a channel from its row; raise UnknownChannel if there is none."""
     if row is None:
-        msg = f"there is no channel {name!r}: create it, or list the existing ones"
-        raise UnknownChannel(msg)
+        raise UnknownChannel(f"there is no channel {name!r}: create it, or list the existing ones")
     name, kind, state, mode, config, description, created_by, created_at = row
     return ChannelInfo(
         name, kind, state, mode, _config(config), description, created_by, created_at
@@ -228,8 +227,7 @@ def _add(tx: StoreTransaction, channel: str, agent: str, role: str, most: int | 
 def _explain_join(tx: StoreTransaction, channel: ChannelInfo, most: int | None) -> None:
     state = _state(tx, channel.name)
     if state in ("draining", "closed"):
-        msg = f"channel {channel.name} is {state}: it accepts no new members"
-        raise ChannelRefused(msg)
+        raise ChannelRefused(f"channel {channel.name} is {state}: it accepts no new members")
     refuse("participants", f"channel {channel.name} has reached its limit of {most}", most or 0)
 
 
@@ -286,8 +284,7 @@ def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
         _state(tx, name)
         require(_role(tx, name, agent), ("owner",), name, agent, "remove it")
         if not tx.run(DELETE, (name,)):
-            msg = f"channel {name} is not closed: close it first"
-            raise ChannelRefused(msg)
+            raise ChannelRefused(f"channel {name} is not closed: close it first")
         tx.run(DELETE_MEMBERS, (name,))
         tx.run(DELETE_SUBSCRIPTIONS, (name,))
         notice(tx, agent, "channel.deleted", channel=name)

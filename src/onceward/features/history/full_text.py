@@ -133,11 +133,9 @@ def words(db: Database, text: str, *, limit: int = 100, offset: int = 0) -> Page
     """
     query = _query(text)
     if limit < 0 or offset < 0:
-        msg = "limit and offset must not be negative"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("limit and offset must not be negative")
     if not db.ask(PRESENT):
-        msg = "bodies are not indexed here: open the postbox once with search=True"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("bodies are not indexed here: open the postbox once with search=True")
     if not query:
         return Page([], 0, has_more=False)
     catch_up(db)

@@ -348,8 +348,7 @@ def find(
 
     """
     if limit < 0 or offset < 0:
-        msg = "limit and offset must not be negative"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("limit and offset must not be negative")
     cuts = _cuts(after)
     with _wanted(
         db.agent, {name: value for name, value in filters.items() if value is not None}, db.now()
@@ -372,8 +371,7 @@ def find(
 def _wanted(agent: str, filters: dict[str, Any], now: Millis) -> Iterator[HistoryFilter]:
     unknown = set(filters) - set(FILTERS)
     if unknown:
-        msg = no_option("history", unknown, FILTERS)
-        raise InvalidArgument(msg)
+        raise InvalidArgument(no_option("history", unknown, FILTERS))
     values = {
         name: value
         for name, value in filters.items()
@@ -429,8 +427,7 @@ def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
         return {place.table: (NEVER, NEVER) for place in SOURCES}
     match = TOKEN.fullmatch(after)
     if match is None:
-        msg = f"after={quoted(after)} is not a Page.next"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"after={quoted(after)} is not a Page.next")
     out, received, at, dead = (int(part) for part in match.groups())
     return {"outbox": (NEVER, out), "inbox": (NEVER, received), "dead_letters": (at, dead)}
 

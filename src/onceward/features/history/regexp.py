@@ -33,8 +33,7 @@ class Pattern:
     def __init__(self, pattern: str) -> None:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST or not _plain(pattern):
             rule = f"must be a regular expression of 1 to {LONGEST} characters"
-            msg = f"content {quoted(pattern)} {rule}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"content {quoted(pattern)} {rule}")
         self._pattern, self._con = pattern, apsw.Connection(":memory:")
         try:
             _load(self._con)
@@ -43,11 +42,10 @@ class Pattern:
         except apsw.SQLError as error:
             self.close()
             if TOO_BIG in str(error):
-                msg = (
+                raise InvalidArgument(
                     f"content {quoted(pattern)} is larger than about {STEPS} steps with expanded "
                     "repetitions: repeat less, or search for a shorter text"
-                )
-                raise InvalidArgument(msg) from error
+                ) from error
             msg = f"content {quoted(pattern)} is not a regular expression of {DIALECT}: {error}"
             raise InvalidArgument(msg) from error
         except BaseException:

@@ -165,8 +165,7 @@ def _check(scope: str, overflow: str, given: Mapping[str, object]) -> None:
     )
     if wrong or not (numbers or given["rate"] is not None):
         kinds, policies = ", ".join(LIMIT_SCOPES), ", ".join(OVERFLOWS)
-        msg = (
+        raise InvalidArgument(
             f"a limit needs messages= or size= (bytes), from 1, for {kinds}; size= for file; "
             f"rate= for send or accept; overflow= is one of {policies} (a store rejects)"
         )
-        raise InvalidArgument(msg)

@@ -154,8 +154,7 @@ def remove_rate(tx: StoreTransaction, of: str) -> bool:
 def set_rate(tx: StoreTransaction, of: str, per_second: float, burst: float) -> None:
     """Set the rate of sending (``send``), or of accepting from each sender (``accept``)."""
     if not burst >= 1:
-        msg = f"a rate needs a burst of at least one message, not {burst!r}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"a rate needs a burst of at least one message, not {burst!r}")
     tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
 
 

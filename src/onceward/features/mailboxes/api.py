@@ -330,11 +330,10 @@ class Mailbox(MailboxFields):
 
         """
         if not self._ours:
-            msg = (
+            raise InvalidArgument(
                 f"the mailbox is kept by {self.owner}: exactly once needs a handler "
                 "in the same file, so run it there, or use lease"
             )
-            raise InvalidArgument(msg)
         claim = self._claim(group, limit, None, start)
         leases = ExactlyOnceLeases(self._deps, self._reader, claim.group)
         consumer: MailboxConsumer = Consumer(self._deps, leases)
@@ -433,11 +432,10 @@ class Mailboxes:
         try:
             return self.get(name)
         except NoMailbox as error:
-            msg = (
+            raise NoMailbox(
                 "no mailbox has this name or id, or it has expired: to create a public one set "
                 "public=True, to create a private one omit the name"
-            )
-            raise NoMailbox(msg) from error
+            ) from error
 
     def create(
         self,
@@ -544,8 +542,7 @@ def _filter(wanted: Any, filters: MailboxFilters, known: TopicPolicy) -> Message
     unknown = set(filters) - MailboxFilters.__annotations__.keys()
     if unknown:
         known_names = "type, topics, sender, session and tags"
-        msg = f"filters of a mailbox are {known_names}, not {sorted(unknown)}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"filters of a mailbox are {known_names}, not {sorted(unknown)}")
     topics = filters.get("topics")
     patterns = None if topics is None else known.check_filter(topics)
     return MessageFilter(

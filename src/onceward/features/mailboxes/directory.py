@@ -68,11 +68,10 @@ def new_secret() -> str:
 def public_name(name: str) -> str:
     """Return *name* if it is valid for a public mailbox; raise InvalidArgument otherwise."""
     if not isinstance(name, str) or len(name) > NAME_MAX or NAME.fullmatch(name) is None:
-        msg = (
+        raise InvalidArgument(
             f"a public mailbox has a name of 1 to {NAME_MAX} lower-case letters and digits"
             f" in dotted segments, not {quoted(name, 20)}"
         )
-        raise InvalidArgument(msg)
     return name
 
 

@@ -113,11 +113,10 @@ class Start:
         """Raise InvalidArgument for a start that is not valid."""
         known = PLACES.get(self.kind) if isinstance(self.kind, str) else None
         if known is None or not isinstance(self.value, known):
-            msg = (
+            raise InvalidArgument(
                 f"start {self.kind!r} with {self.value!r}: give earliest, latest, from_id and an "
                 "id, or from_time and a moment"
             )
-            raise InvalidArgument(msg)
         if self.kind == "from_time":
             moment("start", self.value or 0, SystemClock().now())
 
@@ -207,11 +206,10 @@ def resolve_start(tx: StoreTransaction, mailbox: str, start: Start) -> int:
         case "from_id":
             found = tx.rows(BEFORE_ID, (mailbox, start.value, tx.now))
             if not found:
-                msg = (
+                raise InvalidArgument(
                     f"no message {start.value} in this mailbox:"
                     " start from another one, or from earliest"
                 )
-                raise InvalidArgument(msg)
             return int(found[0][0])
         case "from_time":
             [(before,)] = tx.rows(BEFORE_TIME, (mailbox, moment("start", start.value or 0, tx.now)))
@@ -294,11 +292,10 @@ def _assert_held(tx: StoreTransaction, sql: str, held: MailboxLease, more: dict[
         "now": tx.now,
     }
     if not tx.run(sql, named | more):
-        msg = (
+        raise LeaseLost(
             f"message {held.id} is no longer in flight here: its lease ran out, or it expired; no "
             "action is needed"
         )
-        raise LeaseLost(msg)
 
 
 def sweep(tx: StoreTransaction) -> None:

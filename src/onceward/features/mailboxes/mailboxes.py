@@ -313,11 +313,10 @@ def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
 
     """
     if not tx.run(MARK, (held.sender, held.id, consumer, held.session, tx.now)):
-        msg = (
+        raise LeaseLost(
             f"this group has already handled message {held.id}: the writes are undone; no action "
             "is needed"
         )
-        raise LeaseLost(msg)
 
 
 def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: Reason, error: str) -> None:
@@ -348,6 +347,5 @@ def expire(tx: StoreTransaction, limit: int) -> int:
 def limit_of(limit: int) -> int:
     """Return *limit* if it is valid; raise InvalidArgument otherwise."""
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= SCAN:
-        msg = f"limit {limit!r} must be 1 to {SCAN} messages"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"limit {limit!r} must be 1 to {SCAN} messages")
     return limit

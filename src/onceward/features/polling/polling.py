@@ -167,8 +167,7 @@ def limit_of(limit: int | None) -> int:
     if limit is None:
         return MOST
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        msg = f"limit {limit!r} must be a positive number of messages"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"limit {limit!r} must be a positive number of messages")
     return limit
 
 

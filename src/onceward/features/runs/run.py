@@ -176,10 +176,9 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
     def raise_if_cancelled(self) -> None:
         """Raise RunAborted once the run was ended from outside; call it in long work."""
         if self.cancelled:
-            msg = (
+            raise RunAborted(
                 f"run {self.id} of session {self.session!r} was ended from outside: return at once"
             )
-            raise RunAborted(msg)
 
     def checkpoint(self, partial: object) -> None:
         """

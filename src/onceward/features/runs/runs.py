@@ -255,8 +255,7 @@ def begin(
         "now": tx.now,
     }
     if not tx.run(LEASE, named):
-        msg = f"the queue of {session!r} was leased in between"
-        raise LeaseLost(msg)
+        raise LeaseLost(f"the queue of {session!r} was leased in between")
     [(seq,)] = tx.rows(OPEN, named)
     tx.run(BIND, {"run": seq, "bound": bound})
     tx.run(LINES, (seq, session))

@@ -525,8 +525,7 @@ def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]
     missing = [each for each in ids if each not in by_id]
     if missing or len(set(ids)) != len(ids):
         named = ", ".join(map(quoted, missing or ids))
-        msg = f"not waiting in the queue of {session!r}, or given twice: {named}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"not waiting in the queue of {session!r}, or given twice: {named}")
     chosen = [by_id[each] for each in ids] + [each for each in listed if each.id not in set(ids)]
     tx.many(
         PLACE,

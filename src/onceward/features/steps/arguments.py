@@ -24,8 +24,7 @@ def base_name(function: Callable[..., Any], rules: StepRules) -> str:
     """Return the name of a step without its ordinal; raise InvalidArgument for a lambda."""
     found = rules.name or name_of(function)
     if found == LAMBDA:
-        msg = "a lambda has no name by which its step could be found: set name='…'"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("a lambda has no name by which its step could be found: set name='…'")
     return found
 
 
@@ -45,11 +44,10 @@ def _digest(place: str, value: Any, step: str) -> str:
     try:
         media, text, _ = encode(value)
     except InvalidMessage as error:
-        msg = (
+        raise InvalidArgument(
             f"step {step}: argument {place} cannot be compared at the next call ({error}): bind "
             "it to the function with functools.partial"
-        )
-        raise InvalidArgument(msg) from error
+        ) from error
     return sha256(f"{media}\0{text}".encode()).hexdigest()[:SHORT]
 
 

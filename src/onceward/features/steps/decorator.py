@@ -68,8 +68,7 @@ class StepDecorator:
         """Return the transaction of a step with ``tx=True``, which commits with its result."""
         found = self._running("tx").tx
         if found is None:
-            msg = "this step has no transaction: set tx=True"
-            raise InvalidArgument(msg)
+            raise InvalidArgument("this step has no transaction: set tx=True")
         return found
 
     def stream(self, name: str | None = None) -> OutputStream:

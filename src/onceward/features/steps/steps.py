@@ -358,11 +358,10 @@ class MessageSteps:
 
     def _check_declared(self, kind: str) -> None:
         if not awaited.is_declared(self._db.read, kind):
-            msg = (
+            raise InvalidArgument(
                 f"no message of type {kind} is kept for a wait: declare it with "
                 f"agent.waits({kind!r}), or with its class, so that an early message is kept"
             )
-            raise InvalidArgument(msg)
 
     def now(self) -> datetime:
         """Return the file's time."""
@@ -409,15 +408,13 @@ class MessageSteps:
     def _ordinal(self, name: str, version: str, caller: object) -> int:
         """Count the steps of a name; only one thread or task may call it, to fix the order."""
         if self._closed:
-            msg = f"step {name}: its handler has ended, so nothing of it can be stored"
-            raise LeaseLost(msg)
+            raise LeaseLost(f"step {name}: its handler has ended, so nothing of it can be stored")
         known, count = self._begun.get((name, version), (caller, 0))
         if known is not caller and known != caller:
-            msg = (
+            raise InvalidArgument(
                 f"two steps are called {name}, in threads or tasks whose order may vary: give "
                 "each its own name with name='…'"
             )
-            raise InvalidArgument(msg)
         self._begun[name, version] = (known, count + 1)
         return count + 1
 

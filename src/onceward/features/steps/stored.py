@@ -108,8 +108,7 @@ def store(
         "now": tx.now,
     }
     if not tx.run(STORE, bindings | name._asdict() | record._asdict()):
-        msg = f"the result of step {name} was not stored: another worker has the message"
-        raise LeaseLost(msg)
+        raise LeaseLost(f"the result of step {name} was not stored: another worker has the message")
 
 
 def prove(tx: StoreTransaction, home: StepHome) -> None:
@@ -123,8 +122,7 @@ def prove(tx: StoreTransaction, home: StepHome) -> None:
     lane, token, owner, _ = home.lease
     bindings = {"seq": home.leased.seq, "lane": lane, "token": token, "owner": owner}
     if not tx.rows(HELD, bindings):
-        msg = f"nothing was stored for message {home.leased.id}: another worker has it"
-        raise LeaseLost(msg)
+        raise LeaseLost(f"nothing was stored for message {home.leased.id}: another worker has it")
 
 
 def forget(tx: StoreTransaction, *, sender: str, message_id: str, step: str | None) -> None:
@@ -141,8 +139,7 @@ def forget(tx: StoreTransaction, *, sender: str, message_id: str, step: str | No
         known = {_shown(*row): seq for seq, *row in tx.rows(SHOWN, of)}
         if step not in known:
             told = ", ".join(known) or "none"
-            msg = f"message {message_id} has no step {step}: there are {told}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"message {message_id} has no step {step}: there are {told}")
         first = known[step]
     tx.run(FORGET, of | {"first": first})
 

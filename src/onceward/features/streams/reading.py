@@ -120,11 +120,10 @@ class StreamReader:
         recipient, self._sender = _ends(own, self._id)
         found = files(recipient)
         if found is None:
-            msg = (
+            raise InvalidArgument(
                 f"the output of message {self._id} is in the file of {recipient}, which is not in "
                 f"the folder of {own.path}: follow it in that folder"
             )
-            raise InvalidArgument(msg)
         self.file: Database = found
         """The file of the message's recipient, where its output is stored."""
 

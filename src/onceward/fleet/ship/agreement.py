@@ -92,8 +92,7 @@ def agree(
         if chosen:
             return own.value
         pause(chance.random() * min(LONGEST, 0.01 * 2**turn))
-    msg = f"{slot}: other processes keep committing to the same log; ship again later"
-    raise LogContended(msg)
+    raise LogContended(f"{slot}: other processes keep committing to the same log; ship again later")
 
 
 def _round(register: Register, slot: str, own: Vote, value: str) -> tuple[Vote, bool]:

@@ -206,8 +206,7 @@ def checked(segments: Iterable[Segment], objects: Objects) -> None:
     """Raise LogDamaged unless all segments are there in full length."""
     for segment in segments:
         if objects.size(segment.path) != segment.bytes:
-            msg = f"{segment.path} is missing or incomplete: ship again"
-            raise LogDamaged(msg)
+            raise LogDamaged(f"{segment.path} is missing or incomplete: ship again")
 
 
 def encoded(manifest: Manifest) -> bytes:
@@ -221,11 +220,9 @@ def decoded(data: bytes) -> Manifest:
     try:
         said = json.loads(data)
         if said["format"] > FORMAT:
-            msg = "the log was written by a newer version: upgrade onceward"
-            raise LogTooNew(msg)
+            raise LogTooNew("the log was written by a newer version: upgrade onceward")
         if said.pop("sha256") != _digest(said):
-            msg = "a manifest of the log was altered: restore it from a copy"
-            raise LogDamaged(msg)
+            raise LogDamaged("a manifest of the log was altered: restore it from a copy")
         del said["format"]
         return MANIFEST.validate_python(said)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

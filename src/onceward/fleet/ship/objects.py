@@ -223,13 +223,11 @@ def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
     try:
         found, base = (filesystem, uri) if filesystem else fs.FileSystem.from_uri(_limited(uri))
     except (pa.ArrowException, OSError, ValueError) as error:
-        msg = f"{uri!r} is not a place for a log: {error}"
-        raise InvalidArgument(msg) from error
+        raise InvalidArgument(f"{uri!r} is not a place for a log: {error}") from error
     if not base:
-        msg = (
+        raise InvalidArgument(
             f"{uri!r} is not a place for a log: give a folder, or a bucket such as s3://logs/fleet"
         )
-        raise InvalidArgument(msg)
     if isinstance(found, fs.LocalFileSystem):
         return LocalObjects(Path(base).absolute())
     return RemoteObjects(found, base)

@@ -119,14 +119,12 @@ def read(objects: Objects, segment: Segment, columns: Sequence[str] | None = Non
     try:
         data = objects.get(segment.path)
     except FileNotFoundError as error:
-        msg = (
+        raise LogDamaged(
             f"{segment.path} is missing: read again if the log was compacted in between, "
             "otherwise restore it from a copy"
-        )
-        raise LogDamaged(msg) from error
+        ) from error
     if hashlib.sha256(data).hexdigest() != segment.sha256:
-        msg = f"{segment.path} was altered: restore it from a copy of the log"
-        raise LogDamaged(msg)
+        raise LogDamaged(f"{segment.path} was altered: restore it from a copy of the log")
     file = pq.ParquetFile(pa.BufferReader(data))
     there = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
     return file.read(columns=there)

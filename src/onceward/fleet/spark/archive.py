@@ -149,13 +149,11 @@ def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
 
     """
     if few < 1:
-        msg = f"few is {few}: give at least 1, the objects to leave per day"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"few is {few}: give at least 1, the objects to leave per day")
     place = absolute(uri)
     folders = manifests.folders(ShippedLog(place).objects)
     if not folders:
-        msg = f"there is no shipped log at {uri}: give the URI of onceward ship --to"
-        raise NoLog(msg)
+        raise NoLog(f"there is no shipped log at {uri}: give the URI of onceward ship --to")
     tasks = min(len(folders), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
     fold = udf(lambda folder: folded(place, folder, few), FOLDED, useArrow=False)
     found = spark.createDataFrame([(each,) for each in folders], "folder string")

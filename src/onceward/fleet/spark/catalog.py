@@ -50,8 +50,7 @@ def options(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
     kept = next((field.metadata[MARK] for field in schema if MARK in (field.metadata or {})), None)
     if kept is None and not {"path", "paths"} & given.keys():
         lost = "Spark tells a Python source no options of a table that was created with columns"
-        msg = (
+        raise InvalidOption(
             f"no files are given: pass a glob or a folder to load(...); or {lost}: omit the columns"
         )
-        raise InvalidOption(msg)
     return {**(json.loads(kept) if kept else {}), **given}

@@ -72,8 +72,7 @@ def find(env: Mapping[str, str] | None = None) -> Java:
         seen.append(f"{program} (version {java.version or 'unknown'})")
     found = ", ".join(seen) or "none"
     cure = "pip install 'onceward[spark]' brings one, or set JAVA_HOME"
-    msg = f"Spark needs Java {OLDEST} or newer, found {found}: {cure}"
-    raise NoJava(msg)
+    raise NoJava(f"Spark needs Java {OLDEST} or newer, found {found}: {cure}")
 
 
 def _programs(env: Mapping[str, str]) -> Iterator[Path]:

@@ -99,8 +99,7 @@ class Options:
         known = plain({name.lower(): value for name, value in given.items()})
         if unknown := sorted(known.keys() - names.keys()):
             known_names = ", ".join(spelt(field.name) for field in fields(cls))
-            msg = f"there is no option {unknown[0]!r}: the options are {known_names}"
-            raise InvalidOption(msg)
+            raise InvalidOption(f"there is no option {unknown[0]!r}: the options are {known_names}")
         made = cls(
             **{
                 names[name]: _value(names[name], value)
@@ -114,8 +113,7 @@ class Options:
     def check(self) -> None:
         """Raise InvalidOption where a value cannot be; a condition is tried on an empty table."""
         if not self.path:
-            msg = "no files are given: pass a glob or a folder to load(...)"
-            raise InvalidOption(msg)
+            raise InvalidOption("no files are given: pass a glob or a folder to load(...)")
         for name, value, allowed in (
             ("mode", self.mode, MODES),
             ("copy", self.copy, COPIES),
@@ -135,8 +133,7 @@ class Options:
             rest = (
                 "busyTimeout, lookFor, minPartitionNum and maxRowsPerTrigger must not be negative"
             )
-            msg = f"{least}, {rest}"
-            raise InvalidOption(msg)
+            raise InvalidOption(f"{least}, {rest}")
         if self.where:
             _try(self.where, self.chosen)
 
@@ -221,8 +218,7 @@ def _value(name: str, text: str) -> Any:
     try:
         return (by_name.get(name) or by_type[kind])(text)
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"option {spelt(name)} does not accept {quoted(text)}"
-        raise InvalidOption(msg) from error
+        raise InvalidOption(f"option {spelt(name)} does not accept {quoted(text)}") from error
 
 
 def paths(text: str) -> tuple[str, ...]:
@@ -252,8 +248,7 @@ def bytes_of(text: str) -> int:
 def _try(where: str, chosen: Table) -> None:
     if len(chosen.parts) != 1 or ";" in where:
         rule = "only a table of one view accepts a condition, without a semicolon"
-        msg = f"where {quoted(where, 200)}: {rule}; filter the others in Spark"
-        raise InvalidOption(msg)
+        raise InvalidOption(f"where {quoted(where, 200)}: {rule}; filter the others in Spark")
     columns = ", ".join(f'"{name}"' for name in chosen.parts[0].columns if name not in ASKED)
     con = apsw.Connection(":memory:")
     try:

@@ -115,8 +115,7 @@ class Manifests:
         if self._folder is None:
             if len(positions) > INLINE_MAX:
                 few = f"{len(positions)} files are too many for a stream without option manifests"
-                msg = f"{few}: give a folder beside its checkpoint"
-                raise InvalidOption(msg)
+                raise InvalidOption(f"{few}: give a folder beside its checkpoint")
             return told | {"inline": base64.b64encode(packed).decode()}
         name = f"{start['stream']}/{hashlib.sha256(packed).hexdigest()[:32]}"
         replace_file(self._path(name), packed)  # the name stands for this content alone
@@ -143,14 +142,12 @@ class Manifests:
             return self._path(name).read_bytes()
         except OSError as error:
             cure = "restore the folder with its checkpoint, or restart with new ones"
-            msg = f"no manifest {name} in {self._folder}: {cure}"
-            raise ManifestMissing(msg) from error
+            raise ManifestMissing(f"no manifest {name} in {self._folder}: {cure}") from error
 
     def _path(self, name: str) -> Path:
         if self._folder is None:
             cure = "set the option manifests as when the stream was started"
-            msg = f"the checkpoint names manifest {name}: {cure}"
-            raise ManifestMissing(msg)
+            raise ManifestMissing(f"the checkpoint names manifest {name}: {cure}")
         return self._folder / f"{name}{ENDING}"
 
     def prune(self, offset: Offset) -> None:

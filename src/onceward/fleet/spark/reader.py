@@ -76,8 +76,7 @@ def wanted_columns(options: Options, schema: StructType) -> dict[str, Kind]:
         if known.get(field.name) != field.dataType.simpleString():
             kind = field.dataType.simpleString()
             lacks = f"table {options.table} has no column {field.name} of type {kind}"
-            msg = f"{lacks}: {options.chosen.ddl()}"
-            raise InvalidOption(msg)
+            raise InvalidOption(f"{lacks}: {options.chosen.ddl()}")
     return {field.name: known[field.name] for field in schema.fields}
 
 

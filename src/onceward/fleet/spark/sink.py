@@ -210,8 +210,7 @@ def _send_rows(
 
 def _send_row(tx: Transaction, row: Row, message_id: str) -> None:
     if row["recipient"] is None:
-        msg = "recipient is NULL: set it, or omit the row"
-        raise InvalidMessage(msg)
+        raise InvalidMessage("recipient is NULL: set it, or omit the row")
     options = _options(row)
     if "key" not in options:  # the row's own key tells a repetition by itself
         options["message_id"] = message_id
@@ -229,13 +228,11 @@ def _seen(tx: Transaction, path: str, batch: Batch, digest: str) -> bool:
     if known and known[0][0] != digest:
         sent = f"{path}: batch {batch.number} of {batch.query} was already sent with other rows"
         one = ", and in one task if executors commit" if batch.by_executors else ""
-        msg = f"{sent}; its rows must be the same each time{one}"
-        raise OtherRows(msg)
+        raise OtherRows(f"{sent}; its rows must be the same each time{one}")
     [(newest,)] = tx.execute(NEWEST, (batch.query,))
     if not known and newest > batch.number:
         asked = f"{path}: batch {batch.number} of {batch.query} is requested"
-        msg = f"{asked}, but {newest} was already sent"
-        raise BatchTooOld(msg)
+        raise BatchTooOld(f"{asked}, but {newest} was already sent")
     return bool(known)
 
 

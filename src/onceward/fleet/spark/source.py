@@ -73,5 +73,4 @@ class Onceward(DataSource):
 
 def _refuse(*, overwrite: bool) -> None:
     if overwrite:
-        msg = "sent messages cannot be overwritten: write with mode append"
-        raise InvalidOption(msg)
+        raise InvalidOption("sent messages cannot be overwritten: write with mode append")

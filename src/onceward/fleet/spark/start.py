@@ -108,8 +108,7 @@ def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
     """Send the rows of a frame from the executors, all rows of one sender by one of them."""
     by = [name for name in BY if name in frame.columns]
     if len(by) > 1:
-        msg = "columns agent and _db may name the same file twice: keep one of them"
-        raise InvalidOption(msg)
+        raise InvalidOption("columns agent and _db may name the same file twice: keep one of them")
     rows = frame.repartition(*(coalesce(col(name), lit("")) for name in by))
     writer = rows.write.format("onceward").mode("append").option("commits", "executors")
     writer = writer.options(**{spelt(name): _text(value) for name, value in options.items()})

@@ -34,8 +34,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         if [part.keyed and part.view in follow.COUNTED for part in options.chosen.parts] != [True]:
             lacks = f"table {options.table} cannot be followed, its rows have no sequence"
-            msg = f"{lacks}: read it at once, or follow transitions"
-            raise InvalidOption(msg)
+            raise InvalidOption(f"{lacks}: read it at once, or follow transitions")
         self._options = options
         self._wanted = Wanted(wanted_columns(options, schema), options.where, options.batch_rows)
         self._manifests, self._start = Manifests(options.manifests), start()

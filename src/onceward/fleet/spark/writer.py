@@ -77,17 +77,15 @@ class Sending:
         """
         known = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(known.keys() - OPTIONS.keys() - {"checkpointlocation"}):
-            msg = (
+            raise InvalidOption(
                 f"there is no writing option {unknown[0]!r}: the options are "
                 f"{', '.join(sink.WRITING)}"
             )
-            raise InvalidOption(msg)
         chosen = {name: field for name, field in OPTIONS.items() if name in known}
         try:
             options = {field: convert(known[name]) for name, (field, convert) in chosen.items()}
         except (ValueError, KeyError) as error:
-            msg = f"an option of writing is invalid: {error}"
-            raise InvalidOption(msg) from error
+            raise InvalidOption(f"an option of writing is invalid: {error}") from error
         return cls(sink.Batch(**options), numbered="batch" in chosen)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -157,8 +155,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, sending: Sending, schema: StructType) -> None:
         if sending.numbered:
-            msg = "a stream numbers its batches itself: omit the option batch"
-            raise InvalidOption(msg)
+            raise InvalidOption("a stream numbers its batches itself: omit the option batch")
         _check(schema)
         self._sending = sending
 
@@ -180,8 +177,7 @@ def _check(schema: StructType) -> None:
     for kind in _keys(schema):
         if not isinstance(kind, StringType):
             keys = f"a map has keys of type {kind.simpleString()}, and JSON has text keys only"
-            msg = f"{keys}: cast them to STRING, or build the body with to_json"
-            raise InvalidOption(msg)
+            raise InvalidOption(f"{keys}: cast them to STRING, or build the body with to_json")
 
 
 def _keys(kind: DataType) -> Iterator[DataType]:

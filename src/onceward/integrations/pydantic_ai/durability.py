@@ -162,11 +162,10 @@ class OncewardDurability(BaseDurabilityCapability[AgentDepsT]):
         if context is None or self.agent is None:
             return await super().wrap_run(ctx, handler=handler)
         if not isinstance(context, AsyncContext | AsyncRun):
-            msg = (
+            raise UserError(
                 f"agent {self.name} is run in a handler whose steps it cannot await:"
                 " make the handler async def, not of a batch, and await agent.run(…)"
             )
-            raise UserError(msg)
         with ExitStack() as stack:
             stack.enter_context(_set(HANDLER, context))
             stack.enter_context(_set(SCOPE, scopes_of(context).of(str(ctx.run_id), self.name)))

@@ -95,8 +95,7 @@ class MessageWaiter(ExternalEventWaiter):
             try:
                 found = await self._context.wait(Resolved, timeout=timeout)
             except AnswerTimeout as error:
-                msg = f"no resolution arrived within {timeout}"
-                raise ExternalEventError(msg) from error
+                raise ExternalEventError(f"no resolution arrived within {timeout}") from error
             if found.token != token:  # of a wait that has ended
                 continue
             if found.error is not None:

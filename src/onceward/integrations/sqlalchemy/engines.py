@@ -77,8 +77,7 @@ def still_there(of: Callable[[], Any]) -> Any:
     """Return a part of a postbox; raises StoreClosed where it was collected."""
     found = of()
     if found is None:
-        msg = "the postbox is gone: open it again, and make an engine of it"
-        raise StoreClosed(msg)
+        raise StoreClosed("the postbox is gone: open it again, and make an engine of it")
     return found
 
 
@@ -127,8 +126,7 @@ def session_for(ctx: Context) -> Iterator[OrmSession]:
 
     """
     if not isinstance(ctx, Context):
-        msg = "session_for serves sync handlers: async ones take async_session_for"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("session_for serves sync handlers: async ones take async_session_for")
     made = _of_handlers.get(ctx._outbox)
     if made is None:
         made = _of_handlers[ctx._outbox] = _engine_of(ctx._outbox, {})

@@ -227,10 +227,9 @@ def check_command(tokens: Sequence[str]) -> None:
         if given.startswith("-") or not there:
             return
         if given not in there:
-            msg = (
+            raise Usage(
                 f"there is no command {' '.join([*before, given])!r}{_guess(before, given, there)}"
             )
-            raise Usage(msg)
 
 
 def _guess(before: Sequence[str], given: str, there: Iterable[str]) -> str:

@@ -89,8 +89,7 @@ def restore(
 def _pair(words: tuple[Path, ...], where: Where, second: str) -> tuple[Path, Path]:
     """Return the agent's file and the other one; the file may be named by an option instead."""
     if len(words) not in (1, 2):
-        msg = f"give FILE and {second}, or {second} and --db or --agent"
-        raise Usage(msg)
+        raise Usage(f"give FILE and {second}, or {second} and --db or --agent")
     [path] = chosen(words[:-1], where)
     return path, words[-1]
 
@@ -99,15 +98,13 @@ def _copied(source: Path, target: Path) -> CopyInfo:
     try:
         return copy_file(source, target)
     except FileExistsError as error:
-        msg = f"{target} exists: give another name, or move it away"
-        raise Conflicting(msg) from error
+        raise Conflicting(f"{target} exists: give another name, or move it away") from error
 
 
 def _refuse_open(path: Path) -> None:
     if found := holders(path):
         pids = " ".join(str(holder.pid) for holder in found)
-        msg = f"{path} is open in process {pids}: stop it first, then restore"
-        raise StoreUnusable(msg)
+        raise StoreUnusable(f"{path} is open in process {pids}: stop it first, then restore")
 
 
 def _same_agent(path: Path, info: CopyInfo) -> None:

@@ -101,8 +101,7 @@ def _in_bulk(box: Postbox, which: dict[str, Any], reason: str) -> list[Cancellat
         *(Cancellation(each, "too_late", "ended") for each in found.too_late),
     ]
     if not ended:
-        msg = "no unended message matches"
-        raise NothingThere(msg)
+        raise NothingThere("no unended message matches")
     return ended
 
 

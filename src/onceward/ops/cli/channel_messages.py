@@ -81,8 +81,7 @@ def receive(
     channel = box.channels.get(name)
     message = channel.receive(type, timeout=wait or 0.0, topics=topic)
     if message is None:
-        msg = f"no message waits in channel {name}"
-        raise TimedOut(msg)
+        raise TimedOut(f"no message waits in channel {name}")
     told = picked(message, PRINTED)
     if message.body_error is not None:
         told["body_error"] = message.body_error
@@ -134,8 +133,7 @@ def acks(box: Postbox, name: Name, message_id: MessageId, /) -> Found:
     found = box.channels.get(name).acknowledgments(message_id)
     if not found:
         why = "has no acknowledgment yet, or our agent did not send it"
-        msg = f"message {message_id!r} in channel {name!r} {why}"
-        raise NothingThere(msg)
+        raise NothingThere(f"message {message_id!r} in channel {name!r} {why}")
     return [picked(each, ACKS) for each in found]
 
 

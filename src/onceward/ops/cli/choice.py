@@ -133,6 +133,5 @@ def in_bulk(
     """Return the ids of the dead letters that match; raise NothingThere if there is none."""
     ids = [row.id for row in choice.rows(found, session, older_than)]
     if not ids:
-        msg = "no dead letter matches"
-        raise NothingThere(msg)
+        raise NothingThere("no dead letter matches")
     return ids

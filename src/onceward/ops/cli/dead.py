@@ -76,8 +76,7 @@ def replay(
     Example: onceward dead replay --peer billing --rate 10 --yes
     """
     if (from_step is not None or without_steps) and not ids:
-        msg = "--from-step and --without-steps work on single dead letters: give their ids"
-        raise Usage(msg)
+        raise Usage("--from-step and --without-steps work on single dead letters: give their ids")
 
     def one(box: Postbox, message_id: str) -> str:
         return box.dead_letters.replay(
@@ -120,8 +119,7 @@ def _settle(
     if bool(ids) == (choice.in_bulk or older_than is not None):
         aged = "--older-than, " if verb == "discard" else ""
         options = f"--all, {aged}--reason, --peer, --topic or --origin"
-        msg = f"which dead letters? Give ids to {verb}, or {options}, not both"
-        raise Usage(msg)
+        raise Usage(f"which dead letters? Give ids to {verb}, or {options}, not both")
     if not ids:
         return _in_bulk(verb, choice, where, work[1], older_than)
     with views(where.path()) as found:

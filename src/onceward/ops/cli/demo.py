@@ -64,8 +64,7 @@ def demo(
     if agents:
         return kill_agents(_empty(home), json=json)
     if seconds <= 0 or kills < 0:
-        msg = "--seconds must be more than 0, --kills 0 or more"
-        raise Usage(msg)
+        raise Usage("--seconds must be more than 0, --kills 0 or more")
     code = [] if path is None else [_reviewable(path)]
     chosen = random.randrange(10**6) if seed is None else seed  # noqa: S311 - victims, not secrets
     team = Team(_empty(home), code)
@@ -86,11 +85,9 @@ def demo(
 
 def _reviewable(path: Path) -> Path:
     if not path.is_dir():
-        msg = f"there is no folder {path}: name a folder with Python files"
-        raise NothingThere(msg)
+        raise NothingThere(f"there is no folder {path}: name a folder with Python files")
     if not any(found.is_file() for found in path.rglob("*.py")):
-        msg = f"there is no Python file under {path}: name a folder with Python files"
-        raise NothingThere(msg)
+        raise NothingThere(f"there is no Python file under {path}: name a folder with Python files")
     return path.resolve()
 
 
@@ -99,8 +96,7 @@ def _empty(home: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="onceward-demo-"))
     home.mkdir(parents=True, exist_ok=True)
     if any(home.iterdir()):
-        msg = f"{home} is not empty: name a new folder, so that only this run is compared"
-        raise Usage(msg)
+        raise Usage(f"{home} is not empty: name a new folder, so that only this run is compared")
     return home.resolve()
 
 

@@ -148,8 +148,7 @@ class Team:
             self._look_after(self.members.values())
             if time.monotonic() > deadline:
                 late = f"the processes gave no answer within {START_WITHIN:.0f} s"
-                msg = f"{late}: see the logs in {self.home}"
-                raise OncewardError(msg)
+                raise OncewardError(f"{late}: see the logs in {self.home}")
             time.sleep(TICK)
 
     def _hear(self, line: str) -> None:
@@ -174,8 +173,7 @@ class Team:
             member.crashes += 1
             if member.crashes > CRASHES:
                 times = f"{member.name} ended {member.crashes} times by itself"
-                msg = f"{times} (exit code {member.code}): see {member.log}"
-                raise OncewardError(msg)
+                raise OncewardError(f"{times} (exit code {member.code}): see {member.log}")
             member.start(self._hear)
 
     def _finish(self, tell: Callable[[], None]) -> None:

@@ -49,8 +49,7 @@ def doctor(
 
     """
     if dry_run and not repair:
-        msg = "--dry-run says what --repair would change: give both"
-        raise Usage(msg)
+        raise Usage("--dry-run says what --repair would change: give both")
     paths = [existing(path) for path in chosen(files, where)]
     changes = {path: mend(path, dry_run=dry_run) if repair else [] for path in paths}
     found = {path: list(examine(path)) for path in paths}

@@ -74,15 +74,13 @@ def reconcile(
     from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - of this command only
 
     if retired and state is None and log is None:
-        msg = "--retired needs --state or --log, which know the earlier files"
-        raise Usage(msg)
+        raise Usage("--retired needs --state or --log, which know the earlier files")
     rules = Rules.at_present(grace=grace, late_after=late_after)
     size = existing(paths) if paths or log is None else 0
     alone = state is not None or log is not None  # Spark is not worth its start for these
     if _chosen(engine, 0 if alone else size, spark=resume) == "spark":
         if state is not None:
-            msg = "--state is for --engine sqlite"
-            raise Usage(msg)
+            raise Usage("--state is for --engine sqlite")
         report = _on_spark(paths, how, rules, log=log, retired=retired, resume=resume)
     else:
         report = _in_process(paths, how, rules, state=state, log=log, retired=retired)
@@ -92,8 +90,7 @@ def reconcile(
 
 def _chosen(engine: Engine, size: int, *, spark: bool) -> Engine:
     if engine == "sqlite" and spark:
-        msg = "--resume needs --engine spark"
-        raise Usage(msg)
+        raise Usage("--resume needs --engine spark")
     if engine != "auto":
         return engine
     large = size >= SPARK_FROM and find_spec("pyspark") is not None
@@ -154,11 +151,9 @@ def demo(
 
     """
     if size < 1:
-        msg = "--size must be at least 1"
-        raise Usage(msg)
+        raise Usage("--size must be at least 1")
     if home is not None and home.exists() and any(home.iterdir()):
-        msg = f"{home} is not empty: name a new folder"
-        raise Usage(msg)
+        raise Usage(f"{home} is not empty: name a new folder")
     home = home or Path(tempfile.mkdtemp(prefix="onceward-fleet-"))
     from onceward.fleet.verdicts import MEANING, Rules  # noqa: PLC0415 - of this command only
     from onceward.testing.fleet import build  # noqa: PLC0415 - the demo alone needs a fleet

@@ -103,8 +103,7 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
     """
     if not (reconciled / "manifest.json").exists():
         cure = f"run onceward fleet reconcile --out {reconciled}"
-        msg = f"there is no finished reconciliation in {reconciled}: {cure}"
-        raise NothingThere(msg)
+        raise NothingThere(f"there is no finished reconciliation in {reconciled}: {cure}")
     from onceward.fleet import graph as job  # noqa: PLC0415 - of this command only
 
     rows = job.draw(reconciled)

@@ -62,8 +62,7 @@ def print_transitions(found: FileReader, count: int, *, follow: bool) -> int:
 
     """
     if not records_transitions(found):
-        msg = "this file records no transitions: open it with transitions=True once"
-        raise Usage(msg)
+        raise Usage("this file records no transitions: open it with transitions=True once")
     after = last_transition(found) - count
     for _ in commits(found):
         while rows := transitions_after(found, after, SLICE):

@@ -63,8 +63,7 @@ def serve(
     """
     folder, listeners = home_folder(home), listening.listeners()
     if not listeners and not listening.ask:
-        msg = "no address to listen at: give --listen https://HOST:PORT"
-        raise Usage(msg)
+        raise Usage("no address to listen at: give --listen https://HOST:PORT")
     told: SimpleQueue[int] = SimpleQueue()
     with ExitStack() as stack:
         stack.enter_context(shipping.running(folder))
@@ -72,8 +71,7 @@ def serve(
         boxes = open_files.look()
         if not boxes:
             cure = f"create one with onceward init NAME --home {folder}"
-            msg = f"no agent's file is in {folder}: {cure}"
-            raise NothingThere(msg)
+            raise NothingThere(f"no agent's file is in {folder}: {cure}")
         _refuse_unknown(listening.ask or (), boxes)
         over_http: list[Any] = [*listeners] if is_http(listening.listen) else []
         watch = stack.enter_context(measuring.serving(boxes, [folder], over_http))
@@ -106,8 +104,7 @@ def _refuse_unknown(peers: Sequence[str], boxes: list[Postbox]) -> None:
     for peer in peers:
         if peer not in known:
             add = f"onceward peers add {peer} https://HOST:PORT --agent NAME"
-            msg = f"no agent of this home has an HTTP url for the peer {peer}: {add}"
-            raise NothingThere(msg)
+            raise NothingThere(f"no agent of this home has an HTTP url for the peer {peer}: {add}")
 
 
 def _next_signal(
@@ -130,11 +127,10 @@ def _next_signal(
 def _keep_room(path: Path, agents: int) -> None:
     """Raise StoreFault if one more file leaves none for connections and *agents* at work."""
     if not descriptors_left(ROOM + LATER * (agents + 1)):
-        msg = (
+        raise StoreFault(
             f"{path}: this process may have {files_limit()} files open, and the rest is for"
             f" {agents} agents and connections: raise its limit (ulimit -n)"
         )
-        raise StoreFault(msg)
 
 
 class _HomeFiles:

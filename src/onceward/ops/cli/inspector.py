@@ -109,8 +109,7 @@ def inspect(
 def _existing(places: tuple[Path, ...]) -> list[Path]:
     for place in places:
         if not place.exists():
-            msg = f"there is no {place}: name a home, or agents' files"
-            raise NothingThere(msg)
+            raise NothingThere(f"there is no {place}: name a home, or agents' files")
     return [*places]
 
 

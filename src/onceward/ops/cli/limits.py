@@ -70,8 +70,7 @@ def remove(box: Postbox, scope: Scope, name: Name = "", /) -> None:
     Example: onceward limits remove session '*'
     """
     if not box.limits.remove(scope, name):
-        msg = f"there is no limit of {scope} {name}".rstrip()
-        raise NothingThere(msg)
+        raise NothingThere(f"there is no limit of {scope} {name}".rstrip())
 
 
 @command("scope", "messages", "bytes")

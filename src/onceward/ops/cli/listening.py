@@ -84,8 +84,7 @@ class Listening:
         known = [peer for peer in self.ask if is_http(urls.get(peer))]
         if all_of_them and (missing := [peer for peer in self.ask if peer not in known]):
             add = f"onceward peers add {missing[0]} https://HOST:PORT --db {path}"
-            msg = f"{path} has no HTTP url for the peer {missing[0]}: {add}"
-            raise NothingThere(msg)
+            raise NothingThere(f"{path} has no HTTP url for the peer {missing[0]}: {add}")
         from onceward.http import PollListener  # noqa: PLC0415 - an extra
 
         return [PollListener(urls[peer], peer) for peer in known]
@@ -102,8 +101,7 @@ class Listening:
         given = (self.certfile, self.keyfile, self.client_ca, self.behind_proxy, self.connections)
         if any(given):
             names = "--certfile, --keyfile, --client-ca, --behind-proxy and --connections"
-            msg = f"{names} are for https"
-            raise Usage(msg)
+            raise Usage(f"{names} are for https")
         from onceward.nats import NatsListener  # noqa: PLC0415 - loads asyncio
 
         return NatsListener(url)

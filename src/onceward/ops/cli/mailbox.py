@@ -178,10 +178,8 @@ def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) 
     if problems := READERS[mode](box.mailboxes.get(mailbox), how):
         return code_of_all(problems)
     if how.wait:
-        msg = f"no message within {how.wait:g} s"
-        raise TimedOut(msg)
-    msg = "there is no message"
-    raise NothingThere(msg)
+        raise TimedOut(f"no message within {how.wait:g} s")
+    raise NothingThere("there is no message")
 
 
 def _lease(mailbox: Mailbox, how: Reading) -> Problems:
@@ -267,6 +265,5 @@ def discard(box: Postbox, mailbox: Name, message_id: MessageId, /) -> Found:
     Example: onceward mailbox discard task.queue 0199f0c2-7d1e
     """
     if not box.mailboxes.get(mailbox).discard(message_id):
-        msg = f"no message {message_id} in that mailbox"
-        raise NothingThere(msg)
+        raise NothingThere(f"no message {message_id} in that mailbox")
     return [{"id": message_id}]

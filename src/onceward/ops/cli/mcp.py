@@ -78,8 +78,7 @@ def _over_http(path: Path, options: McpOptions, address: str, where: Where) -> i
     host, port = place(address)
     token = given_token(TOKEN)
     if token is None and not is_loopback(host):
-        msg = f"{host} can be reached from other machines: put a token into {TOKEN}"
-        raise Usage(msg)
+        raise Usage(f"{host} can be reached from other machines: put a token into {TOKEN}")
     try:
         listening = bound(host, port)
     except OSError as error:

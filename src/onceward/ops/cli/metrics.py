@@ -58,10 +58,8 @@ def homes(places: tuple[Path, ...]) -> tuple[Path, ...]:
     """
     chosen = places or (Path(env_or_project("home") or "."),)
     if missing := [place for place in chosen if not place.exists()]:
-        msg = f"there is no {missing[0]}: name home folders and agents' files"
-        raise NothingThere(msg)
+        raise NothingThere(f"there is no {missing[0]}: name home folders and agents' files")
     if not agent_files(chosen):
         cure = f"create one with onceward init NAME --home {chosen[0]}"
-        msg = f"no agent's file is in {chosen[0]}: {cure}"
-        raise NothingThere(msg)
+        raise NothingThere(f"no agent's file is in {chosen[0]}: {cure}")
     return chosen

@@ -65,8 +65,7 @@ def setup(
 
     chosen = dict.fromkeys([*(keeper or ()), *(user or ())])
     if not chosen:
-        msg = "which agents? Give --user NAME or --keeper NAME"
-        raise Usage(msg)
+        raise Usage("which agents? Give --user NAME or --keeper NAME")
     folder = home_folder(home)
     users = [nats.make_user(folder, each, keeper=each in (keeper or ())) for each in chosen]
     first = users[0].agent

@@ -51,8 +51,7 @@ def new(
     """
     starter = _chosen(pydantic_ai=pydantic_ai, langgraph=langgraph)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        msg = f"{folder} exists and is not empty: give a new folder"
-        raise Usage(msg)
+        raise Usage(f"{folder} exists and is not empty: give a new folder")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(example_folder(starter.name), folder, dirs_exist_ok=True, ignore=ignored)
     files = sorted(path.name for path in folder.iterdir())
@@ -66,6 +65,5 @@ def new(
 def _chosen(*, pydantic_ai: bool, langgraph: bool) -> Starter:
     """Return the starter of a framework; raises Usage where two are named."""
     if pydantic_ai and langgraph:
-        msg = "an agent is of one framework: give --pydantic-ai or --langgraph"
-        raise Usage(msg)
+        raise Usage("an agent is of one framework: give --pydantic-ai or --langgraph")
     return PYDANTIC_AI if pydantic_ai else LANGGRAPH if langgraph else PLAIN

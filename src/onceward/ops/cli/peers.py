@@ -138,8 +138,7 @@ def unsubscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
 
 def _known(box: Postbox, name: str) -> None:
     if box.peers.get(name) is None:
-        msg = f"no peer {name!r} is known here: see onceward peers ls"
-        raise NothingThere(msg)
+        raise NothingThere(f"no peer {name!r} is known here: see onceward peers ls")
 
 
 def _row(box: Postbox, name: str) -> Found:

@@ -102,8 +102,7 @@ def discard(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHE
     emit([{"id": each} for each in gone], ("id",), where)
     if len(gone) < len(ids) or not gone:
         left = ", ".join(each for each in chosen if each not in gone) or "no id was given"
-        msg = f"not waiting in the queue of {session!r}: {left}"
-        raise NothingThere(msg)
+        raise NothingThere(f"not waiting in the queue of {session!r}: {left}")
 
 
 @command()

@@ -48,8 +48,7 @@ def whole_id(found: FileReader, ids: Ids, prefix: str) -> str:
         return prefix
     if len(some) > 1:
         among = f"{len(some)} or more ids start with {prefix!r}, among them {some[0]} and {some[1]}"
-        msg = f"{among}: give more of it"
-        raise Usage(msg)
+        raise Usage(f"{among}: give more of it")
     if not some:
         msg = f"no id starts with {prefix!r}: see onceward ls outbox, ls inbox and dead ls"
         raise NothingThere(msg)

@@ -55,8 +55,7 @@ def receive(
 
     """
     if reply is not None and not ack:
-        msg = "--keep leaves the message unanswered: leave it or --reply out"
-        raise Usage(msg)
+        raise Usage("--keep leaves the message unanswered: leave it or --reply out")
     path, answer = where.path(), None if reply is None else parsed(reply)
     if not ack:
         return print_message(_next(path, type, where.session, wait or 0.0), where)
@@ -90,8 +89,7 @@ def refuse_paused(box: Postbox) -> None:
     """Raise Paused if nothing can be received, instead of reporting an empty inbox."""
     if disabled_by_environment() or box.file.health().paused:
         cure = "run onceward resume first; nothing is lost"
-        msg = f"{box.file.path} is paused, or ONCEWARD_DISABLED is set: {cure}"
-        raise Paused(msg)
+        raise Paused(f"{box.file.path} is paused, or ONCEWARD_DISABLED is set: {cure}")
 
 
 def nothing(wait: float | None) -> NothingThere | TimedOut:

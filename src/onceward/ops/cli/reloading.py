@@ -26,8 +26,7 @@ def run_again_when_changed(words: Sequence[str]) -> int:
     try:
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        msg = "--reload needs watchfiles: pip install watchfiles"
-        raise Usage(msg) from error
+        raise Usage("--reload needs watchfiles: pip install watchfiles") from error
     kept = [word for word in words if word not in {"--reload", "--reload=true"}]
     command = shlex.join([sys.executable, "-m", "onceward.ops.cli", *kept])
     os.environ["PYTHONUNBUFFERED"] = "1"

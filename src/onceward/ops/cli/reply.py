@@ -90,9 +90,7 @@ def _waiting(files: list[Path], prefix: str) -> tuple[Path, str]:
     if prefix in waiting:
         return waiting[prefix], prefix
     if len(waiting) > 1:
-        msg = f"{len(waiting)} waiting messages start with {prefix!r}: give more of the id"
-        raise Usage(msg)
+        raise Usage(f"{len(waiting)} waiting messages start with {prefix!r}: give more of the id")
     for message_id, path in waiting.items():
         return path, message_id
-    msg = f"no waiting message starts with {prefix!r}{ended}: see onceward ls inbox"
-    raise NothingThere(msg)
+    raise NothingThere(f"no waiting message starts with {prefix!r}{ended}: see onceward ls inbox")

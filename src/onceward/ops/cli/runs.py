@@ -72,8 +72,7 @@ def abort(
     with views(box.file.path) as found:
         run_id = whole_id(found, lists.run_ids, id)
         if not box.sessions.abort(run_id, cause):
-            msg = f"run {run_id} has ended already"
-            raise NothingThere(msg)
+            raise NothingThere(f"run {run_id} has ended already")
         return _run(found, run_id, where)
 
 

@@ -138,5 +138,4 @@ def _known(box: Postbox, name: str) -> None:
 
 def _found(there: bool, name: str) -> None:  # noqa: FBT001 - an answer, not an option
     if not there:
-        msg = f"there is no schedule {name}"
-        raise NothingThere(msg)
+        raise NothingThere(f"there is no schedule {name}")

@@ -137,12 +137,10 @@ def parsed(given: str | None) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except InvalidMessage as error:
-        msg = f"the body: {error}"
-        raise Usage(msg) from error
+        raise Usage(f"the body: {error}") from error
     except ValueError as error:
         if text.lstrip().startswith(("{", "[", '"')):
-            msg = f"the body looks like JSON, but is not valid: {error}"
-            raise Usage(msg) from error
+            raise Usage(f"the body looks like JSON, but is not valid: {error}") from error
         return text
 
 

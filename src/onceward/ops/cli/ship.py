@@ -64,11 +64,9 @@ def ship(
 
     """
     if not paths:
-        msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
-        raise Usage(msg)
+        raise Usage("which files? Name folders, files or globs, such as '/srv/agents/**/*.db'")
     if every is not None and not every:
-        msg = "--every must be more than 0"
-        raise Usage(msg)
+        raise Usage("--every must be more than 0")
     if every:
         finding.check(paths)  # files that a glob matches may appear later
     else:

@@ -39,8 +39,7 @@ class Shipping:
             yield
             return
         if not self.ship_every:
-            msg = "--ship-every must be more than 0"
-            raise Usage(msg)
+            raise Usage("--ship-every must be more than 0")
         from onceward.fleet.ship.shipper import Shipper  # noqa: PLC0415 - an extra
 
         shipper = Shipper([str(Path(glob.escape(str(folder)), "*.db"))], self.ship_to)

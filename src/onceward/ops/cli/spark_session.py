@@ -80,8 +80,7 @@ def existing(paths: tuple[str, ...]) -> int:
     from onceward.fleet import files  # noqa: PLC0415 - of the fleet commands only
 
     if not paths:
-        msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
-        raise Usage(msg)
+        raise Usage("which files? Name folders, files or globs, such as '/srv/agents/**/*.db'")
     return sum(one.size for one in files.of_each(paths))
 
 
@@ -97,8 +96,7 @@ def results(how: Reporting, *, resume: bool = False) -> Iterator[Path]:
     from onceward.fleet.manifest import folder  # noqa: PLC0415 - of the fleet commands only
 
     if resume and how.out is None:
-        msg = "--resume continues a run into --out: name its folder"
-        raise Usage(msg)
+        raise Usage("--resume continues a run into --out: name its folder")
     with folder(how.out) as out:
         yield out
 

@@ -30,8 +30,7 @@ def body_from_stdin(*, asked: bool) -> str:
     text = read_stdin() if readable else ""
     if not text:
         cure = "give it, pipe it in, or write null for a message without content"
-        msg = f"the body is missing: {cure}"
-        raise Usage(msg)
+        raise Usage(f"the body is missing: {cure}")
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -45,10 +44,8 @@ def confirm(work: str, cure: str) -> None:
 
     """
     if not sys.stdin.isatty():
-        msg = f"this would {work}: {cure}"
-        raise Usage(msg)
+        raise Usage(f"this would {work}: {cure}")
     sys.stderr.write(f"{work}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        msg = "nothing was changed"
-        raise NothingThere(msg)
+        raise NothingThere("nothing was changed")

@@ -47,16 +47,14 @@ class Where(Answer):
     def path(self) -> Path:
         """Return the file; raise Usage if nothing names one."""
         if self.db is not None and self.agent is not None:
-            msg = "--db and --agent both name the file: give one of them"
-            raise Usage(msg)
+            raise Usage("--db and --agent both name the file: give one of them")
         named = self.db or (None if self.agent else env_or_project("db"))
         if named:
             return Path(named)
         agent = self.agent or env_or_project("agent")
         if not agent:
             options = "--db FILE or --agent NAME, or set ONCEWARD_DB or ONCEWARD_AGENT"
-            msg = f"which agent? Give {options}"
-            raise Usage(msg)
+            raise Usage(f"which agent? Give {options}")
         return agent_file(agent)
 
 
@@ -89,20 +87,17 @@ def home_folder(home: Path | None) -> Path:
     """Return an existing home: the given one, else ONCEWARD_HOME, else here."""
     folder = home or Path(env_or_project("home") or ".")
     if folder.is_file():
-        msg = f"{folder} is a file: give its folder"
-        raise Usage(msg)
+        raise Usage(f"{folder} is a file: give its folder")
     if not folder.is_dir():
         cure = f"correct the name, or create it with onceward init AGENT --home {folder}"
-        msg = f"there is no folder {folder}: {cure}"
-        raise NothingThere(msg)
+        raise NothingThere(f"there is no folder {folder}: {cure}")
     return folder
 
 
 def chosen(files: Sequence[Path], where: Where) -> list[Path]:
     """Return the files given as words, else the one of *where*; raise Usage if both name some."""
     if files and (where.db is not None or where.agent is not None):
-        msg = "a FILE and --db or --agent both name the file: give one of them"
-        raise Usage(msg)
+        raise Usage("a FILE and --db or --agent both name the file: give one of them")
     agents = [file for file in files if file.name != DIRECTORY]  # a glob of a home matches it too
     return agents or list(files) or [where.path()]
 
@@ -112,8 +107,7 @@ def existing(path: Path) -> Path:
     refuse_deleted(path)
     if not path.exists():
         cure = "correct the name, or create an agent's file NAME.db with onceward init NAME"
-        msg = f"there is no file {path}: {cure}"
-        raise NothingThere(msg)
+        raise NothingThere(f"there is no file {path}: {cure}")
     return path
 
 
@@ -129,8 +123,7 @@ def refuse_deleted(path: Path) -> None:
         pids = " ".join(map(str, gone))
         copy = f"kill -STOP {pids}, copy it and its -wal from /proc/{gone[0]}/fd, or take a backup"
         cure = f"{copy}; then end these processes, and move the copy to this path"
-        msg = f"{path} was deleted, and process {pids} still has it: {cure}"
-        raise NothingThere(msg)
+        raise NothingThere(f"{path} was deleted, and process {pids} still has it: {cure}")
 
 
 def open_box(path: Path) -> Postbox:

@@ -15,6 +15,5 @@ def given_token(variable: str) -> str | None:
     """Return the token of a variable, None if it is not set; raise Usage for a weak one."""
     token = os.environ.get(variable)
     if token is not None and (len(token) < SHORTEST or not token.isascii()):
-        msg = f"{variable} must have {SHORTEST} ASCII characters or more"
-        raise Usage(msg)
+        raise Usage(f"{variable} must have {SHORTEST} ASCII characters or more")
     return token

@@ -60,8 +60,7 @@ def top(
 
     """
     if every <= 0:
-        msg = "--every must be more than 0"
-        raise Usage(msg)
+        raise Usage("--every must be more than 0")
     looks = Looks(homes(places))
     state = TopState(sort=sort, filter=filter)
     if answer.json or once or not (has_screen() and sys.stdin.isatty()):

@@ -29,8 +29,7 @@ def watched(run: Callable[..., int]) -> Callable[..., int]:
         if watch is None:
             return run(*args, **options)
         if watch <= 0:
-            msg = "--watch must be more than 0"
-            raise Usage(msg)
+            raise Usage("--watch must be more than 0")
         return repeat(lambda: run(*args, **options), watch)
 
     del again.__wrapped__

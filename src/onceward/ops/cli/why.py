@@ -44,8 +44,7 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
     path, message_id = _found(files_of(where), id)
     answer = why_of_message(path, message_id, now, _skip)
     if answer is None:
-        msg = f"{path} had message {message_id}, which was pruned just now"
-        raise NothingThere(msg)
+        raise NothingThere(f"{path} had message {message_id}, which was pruned just now")
     emit({"id": message_id} | without_nothing(_row(answer, now)), (), where)
     return DONE
 

@@ -79,11 +79,9 @@ def work(
 
     """
     if db is None:
-        msg = "no agent is named: write module:agent, as in onceward work app:agent"
-        raise Usage(msg)
+        raise Usage("no agent is named: write module:agent, as in onceward work app:agent")
     if processes < 1:
-        msg = "--processes must be at least 1"
-        raise Usage(msg)
+        raise Usage("--processes must be at least 1")
     if reload:
         return run_again_when_changed(sys.argv[1:])
     path, target = (Path(db), target) if target else (None, db)
@@ -157,8 +155,7 @@ def load(target: str) -> Agent:
     """
     module, _, name = target.partition(":")
     if not module or not name:
-        msg = f"{target!r} does not say where the agent is: write module:agent"
-        raise Usage(msg)
+        raise Usage(f"{target!r} does not say where the agent is: write module:agent")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     found: Any = _imported(module)
@@ -183,10 +180,8 @@ def _imported(module: str) -> Any:
     try:
         return import_module(module)
     except OncewardError as error:  # of a declaration: its line is in the traceback
-        msg = f"{module} is not importable: {error}"
-        raise ImportError(msg) from error
+        raise ImportError(f"{module} is not importable: {error}") from error
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        msg = f"no module {error.name!r} is found from {Path.cwd()}"
-        raise Usage(msg) from error
+        raise Usage(f"no module {error.name!r} is found from {Path.cwd()}") from error

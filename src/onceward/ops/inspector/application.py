@@ -81,11 +81,9 @@ def app(
     """
     places = [Path(place) for place in targets]
     if not places:
-        msg = "which files? Name a home or agents' files"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("which files? Name a home or agents' files")
     if write and audit is None:
-        msg = "write=True needs audit=FILE: each action is written there"
-        raise InvalidArgument(msg)
+        raise InvalidArgument("write=True needs audit=FILE: each action is written there")
     found = Targets(places)
     site = Site(
         found,
@@ -111,8 +109,7 @@ def _trace_url(given: str | None) -> str | None:
     if given is not None and (
         not given.startswith(("http://", "https://")) or TRACE_ID not in given
     ):
-        msg = f"trace_url must be http(s)://… with {TRACE_ID} in it, not {given!r}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"trace_url must be http(s)://… with {TRACE_ID} in it, not {given!r}")
     return given
 
 

@@ -36,8 +36,6 @@ class McpOptions:
         if self.limit is not None:
             read_rate("limit", self.limit)
         if not seconds("lease", self.lease):
-            msg = f"a lease of {self.lease} ends at once: give more than 0"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"a lease of {self.lease} ends at once: give more than 0")
         if self.peers is not None and not self.peers:
-            msg = "no peer is allowed: name one, or make the server read-only"
-            raise InvalidArgument(msg)
+            raise InvalidArgument("no peer is allowed: name one, or make the server read-only")

@@ -91,11 +91,10 @@ class MetricsServer:
         self._host, port = place(address)
         loopback = is_loopback(self._host)
         if not loopback and not token:
-            msg = (
+            raise InvalidArgument(
                 f"metrics at {address} could be read by every machine that reaches it: "
                 "set ONCEWARD_METRICS_TOKEN, or listen at 127.0.0.1"
             )
-            raise InvalidArgument(msg)
         guarded = Guard(
             _routed(registry, ready),
             hosts={*LOOPBACK, self._host} if loopback else None,
@@ -105,8 +104,7 @@ class MetricsServer:
         try:
             listening = bound(self._host, port)
         except OSError as error:
-            msg = f"cannot serve metrics at {address}: {error}"
-            raise InvalidArgument(msg) from error
+            raise InvalidArgument(f"cannot serve metrics at {address}: {error}") from error
         self._served = ServerThread(
             configured(guarded, lifespan="off"), listening, "onceward-metrics"
         )

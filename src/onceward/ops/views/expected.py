@@ -67,8 +67,7 @@ class ReplyField:
                     return given
         except ValueError:
             pass
-        msg = f"{self.name} is {quoted(given)}, and must be: {self.told}"
-        raise InvalidMessage(msg)
+        raise InvalidMessage(f"{self.name} is {quoted(given)}, and must be: {self.told}")
 
 
 def expected_fields(source: Source, message_id: str) -> tuple[ReplyField, ...]:
@@ -97,8 +96,7 @@ def reply_of(fields: tuple[ReplyField, ...], given: Mapping[str, str]) -> dict[s
         if each.required and each.kind != "boolean" and each.name not in given
     ]
     if missing:
-        msg = f"{', '.join(missing)}: the reply must have a value there"
-        raise InvalidMessage(msg)
+        raise InvalidMessage(f"{', '.join(missing)}: the reply must have a value there")
     return {
         each.name: each.value(given.get(each.name, ""))
         for each in fields

@@ -82,14 +82,12 @@ def parse(text: str, now: Millis, names: tuple[str, ...] = NAMES) -> Filter:
         if name == "text":
             words.append(value)
         elif name not in names:
-            msg = (
+            raise InvalidArgument(
                 f"there is no filter {name} here, only {', '.join(names)}: quote a text with a "
                 "colon"
             )
-            raise InvalidArgument(msg)
         elif name in given:
-            msg = f"{name}: is given twice; use * to match any characters"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"{name}: is given twice; use * to match any characters")
         else:
             given[name] = value
     if words and "text" not in names:
@@ -107,12 +105,10 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
             continue
         found = WORD.match(text, position)
         if found is None:
-            msg = f"a quote is not closed: {text[position:]}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"a quote is not closed: {text[position:]}")
         value = next(filter(None, found.group("double", "single", "plain")), "")
         if found["name"] is None and found["plain"] and value.endswith(":"):
-            msg = f"{value} has no value: {value}name"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"{value} has no value: {value}name")
         yield (found["name"] or "text").lower(), value
         position = found.end()
 
@@ -120,8 +116,7 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
 def _checked(given: dict[str, str], text: str | None, now: Millis) -> Filter:
     state, reason = given.get("state"), given.get("reason")
     if state is not None and state not in STATES:
-        msg = f"there is no state {state}: {', '.join(STATES)}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"there is no state {state}: {', '.join(STATES)}")
     if state == DEAD and reason is not None and "*" not in reason and reason not in REASONS:
         msg = f"no dead letter has the reason {reason}: {', '.join(sorted(REASONS))}"
         raise InvalidArgument(msg)

@@ -114,8 +114,7 @@ class HttpTransport:
                 return wire.decode_answer(reply.body, parcel)
             notice = decode_notice(reply.body)
         except InvalidParcel as error:
-            msg = f"the peer's answer cannot be read: {error}"
-            raise Unreachable(msg) from error
+            raise Unreachable(f"the peer's answer cannot be read: {error}") from error
         raise _told(notice, asked)
 
     def ping(self, url: str, peer: str) -> Millis:
@@ -137,8 +136,7 @@ class HttpTransport:
         try:
             told = decode_notice(reply.body)
         except InvalidParcel as error:
-            msg = f"the peer's answer cannot be read: {error}"
-            raise Unreachable(msg) from error
+            raise Unreachable(f"the peer's answer cannot be read: {error}") from error
         if (told.kind, told.sender, told.recipient) != ("pong", peer, self._context.agent):
             msg = f"the peer answered {told.kind} of {quoted(told.sender)} instead of pong"
             raise Unreachable(msg)
@@ -159,8 +157,7 @@ class HttpTransport:
             raise PeerBusy(MEANINGS[reply.status], self._ask_after(reply))
         self._prove(asked, reply)
         if reply.status != HTTPStatus.OK:
-            msg = f"status {reply.status} to a poll for parcels"
-            raise Unreachable(msg)
+            raise Unreachable(f"status {reply.status} to a poll for parcels")
         return reply.body
 
     def request(self, url: str, asked: SignedRequest, *, limit: int) -> Reply:
@@ -195,8 +192,7 @@ class HttpTransport:
         ):
             return
         meaning = MEANINGS.get(reply.status, "nothing proves that the peer sent this")
-        msg = f"status {reply.status} without a signature: {meaning}"
-        raise Unreachable(msg)
+        raise Unreachable(f"status {reply.status} without a signature: {meaning}")
 
     def _now(self) -> Millis:
         return self._context.clock.now()
@@ -267,8 +263,7 @@ def _tls(scheme: str, trust: _Trust) -> ssl.SSLContext | None:
             what = f"http_certificate {trust.certificate} with its key"
             context.load_cert_chain(trust.certificate, trust.key or None)
     except OSError as error:
-        msg = f"certificate: the file of {what} cannot be used: {error}"
-        raise Unreachable(msg) from error
+        raise Unreachable(f"certificate: the file of {what} cannot be used: {error}") from error
     return context
 
 
@@ -319,8 +314,7 @@ def _read(parts: Iterable[bytes], limit: int) -> bytes:
     for part in parts:
         body += part
         if len(body) > limit:
-            msg = f"the answer exceeds the limit of {limit} bytes"
-            raise Unreachable(msg)
+            raise Unreachable(f"the answer exceeds the limit of {limit} bytes")
     return bytes(body)
 
 

@@ -79,8 +79,7 @@ class Served:
         """Begin a call of ``accept``; raise StoreClosed once it was closed."""
         with self.changed:
             if self.closed:
-                msg = f"{self.name} is no longer served"
-                raise StoreClosed(msg)
+                raise StoreClosed(f"{self.name} is no longer served")
             self.users += 1
 
     def __exit__(self, *_: object) -> None:

@@ -82,8 +82,7 @@ class HttpListener:
         try:
             listening = bound(self._host, self._port)
         except OSError as error:
-            msg = f"cannot listen at {self.url}: {error}"
-            raise InvalidArgument(msg) from error
+            raise InvalidArgument(f"cannot listen at {self.url}: {error}") from error
         served = ServerThread(config, listening, "onceward-http-server", loop=GuardedLoop)
         self._port = served.port
         return served
@@ -167,8 +166,7 @@ def _place(url: str, certfile: str, *, behind_proxy: bool) -> tuple[str, str, in
         found = urlsplit(url)
         host, port = found.hostname or "", found.port
     except ValueError as error:
-        msg = f"cannot listen at {url!r}: {error}"
-        raise InvalidArgument(msg) from error
+        raise InvalidArgument(f"cannot listen at {url!r}: {error}") from error
     why = ""
     if found.scheme not in {"http", "https"} or not host or found.path.strip("/"):
         why = "give scheme, host and port only, such as https://0.0.0.0:8443"
@@ -182,6 +180,5 @@ def _place(url: str, certfile: str, *, behind_proxy: bool) -> tuple[str, str, in
     elif found.scheme == "http" and certfile:
         why = "http uses no certificate: write https, or omit the certificate"
     if why:
-        msg = f"cannot listen at {url!r}: {why}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"cannot listen at {url!r}: {why}")
     return found.scheme, host, (443 if found.scheme == "https" else 80) if port is None else port

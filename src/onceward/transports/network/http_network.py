@@ -67,13 +67,11 @@ class Network:
             yield
         except ERRORS as error:
             if self._closed:
-                msg = "this transport was closed"
-                raise Unreachable(msg) from error
+                raise Unreachable("this transport was closed") from error
             if isinstance(error, TlsTimeout):
                 raise
             if isinstance(error, httpcore2.TimeoutException):
-                msg = f"no complete answer within {within:.3g} s"
-                raise Unreachable(msg) from error
+                raise Unreachable(f"no complete answer within {within:.3g} s") from error
             raise
         finally:
             with self._changed:
@@ -122,8 +120,7 @@ class Network:
 
     def _check_open(self) -> None:
         if self._closed:
-            msg = "this transport is closed"
-            raise Unreachable(msg)
+            raise Unreachable("this transport is closed")
 
 
 _this = threading.local()
@@ -166,8 +163,7 @@ class Connector(httpcore2.NetworkBackend):
                 except OSError:
                     if last:
                         raise
-            msg = f"{host} has no address"
-            raise OSError(msg)
+            raise OSError(f"{host} has no address")
 
 
 def _connected(address: _Address, within: float) -> _Stream:

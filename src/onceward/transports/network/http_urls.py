@@ -51,5 +51,4 @@ def _split(url: str) -> SplitResult:
 
 def _refuse(url: str, why: str, *, secret: bool = False) -> NoReturn:
     shown = "this url" if secret else quoted(url)
-    msg = f"{shown} cannot be the url of a peer: {why}"
-    raise InvalidArgument(msg)
+    raise InvalidArgument(f"{shown} cannot be the url of a peer: {why}")

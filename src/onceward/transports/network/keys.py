@@ -110,8 +110,7 @@ class Keys:
             write_private(self._path(peer), f"{secret}\n", replace=False)
         except FileExistsError as error:
             cure = f"onceward keys rotate {peer}, or first keys remove {peer}"
-            msg = f"there is already a key for {peer}: {cure}"
-            raise InvalidArgument(msg) from error
+            raise InvalidArgument(f"there is already a key for {peer}: {cure}") from error
         return secret
 
     def add(self, peer: str, secret: str) -> None:
@@ -279,8 +278,7 @@ def _read(path: Path, peer: str) -> _Read:
         msg = f"{path} holds a line that is not a secret: remove it, and add the key again"
         raise UnsafeKey(msg, peer=peer) from error
     if not secrets:
-        msg = f"{path} holds no secret: remove it, and add the key again"
-        raise UnsafeKey(msg, peer=peer)
+        raise UnsafeKey(f"{path} holds no secret: remove it, and add the key again", peer=peer)
     return _Read(_stamp(found), secrets[:SECRETS])
 
 

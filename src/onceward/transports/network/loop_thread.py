@@ -40,8 +40,7 @@ class LoopThread:
         with self._lock:  # close() ends work that began before it
             if self._closed:
                 work.close()
-                msg = "this transport is closed"
-                raise Unreachable(msg)
+                raise Unreachable("this transport is closed")
             if self._loop is None:
                 self._loop = start_loop(self._name)
             begun = asyncio.run_coroutine_threadsafe(self._timed(work, within), self._loop)
@@ -49,11 +48,9 @@ class LoopThread:
         try:
             return begun.result()
         except CancelledError as error:
-            msg = "this transport was closed"
-            raise Unreachable(msg) from error
+            raise Unreachable("this transport was closed") from error
         except TimeoutError as error:
-            msg = f"{lack} within {within:.3g} s"
-            raise Unreachable(msg) from error
+            raise Unreachable(f"{lack} within {within:.3g} s") from error
         finally:
             self._awaited.discard(begun)
 

@@ -82,8 +82,7 @@ class NatsTransport:
         """Raise InvalidArgument for a url without server or agent, or without the extra."""
         new_client()
         if Address.parse(url).agent is None:
-            msg = f"{url} does not name an agent: write {url.rstrip('/')}/AGENT"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"{url} does not name an agent: write {url.rstrip('/')}/AGENT")
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """
@@ -138,8 +137,7 @@ class NatsTransport:
         if told.outcome == REFUSED:
             raise Refused(told.reason)
         if told.answer is None:
-            msg = f"{parcel.recipient} cannot accept the parcel: {told.reason}"
-            raise Unreachable(msg)
+            raise Unreachable(f"{parcel.recipient} cannot accept the parcel: {told.reason}")
         return told.answer
 
     async def _open(self, servers: tuple[str, ...], sender: str) -> _Answers:
@@ -312,6 +310,5 @@ def _servers(url: str, recipient: str) -> tuple[str, ...]:
     """Return the servers in the url of *recipient*."""
     address = Address.parse(url)
     if address.agent not in {None, recipient}:
-        msg = f"name: {url} is the url of {address.agent}, not of {recipient}"
-        raise Unreachable(msg)
+        raise Unreachable(f"name: {url} is the url of {address.agent}, not of {recipient}")
     return address.servers

@@ -55,8 +55,7 @@ def connect_options(home: Path, agent: str) -> dict[str, str]:
 
 def _read(path: Path) -> str:
     if open_to_others(path.stat()):
-        msg = f"other users may read {path}: chmod 600 {path}"
-        raise Unreachable(msg)
+        raise Unreachable(f"other users may read {path}: chmod 600 {path}")
     return path.read_text(encoding="ascii", errors="replace").strip()
 
 

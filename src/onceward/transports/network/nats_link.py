@@ -89,8 +89,7 @@ def _server(host: str) -> str:
     if not colon or host.endswith("]"):
         name, port = host, str(PORT)
     if not name or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        msg = f"{quoted(host)} is not a server: write HOST or HOST:PORT"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"{quoted(host)} is not a server: write HOST or HOST:PORT")
     return f"nats://{name}:{port}"
 
 
@@ -153,8 +152,7 @@ class Link:
             if not isinstance(error, Exception):
                 raise
             why = _meaning(link._told(error), agent, secret=secret)
-            msg = f"no connection to {' '.join(servers)}: {why}"
-            raise Unreachable(msg) from error
+            raise Unreachable(f"no connection to {' '.join(servers)}: {why}") from error
         if credentials.tls is not None and not client._server_info.get("tls_required"):
             await link.close()
             msg = f"certificate: {' '.join(servers)} does not encrypt, but a TLS context was given"
@@ -273,8 +271,7 @@ class Link:
             await self.make_streams()
             made = await self.api(verb, request)
         if made is None:
-            msg = f"stream {stream} is gone again"
-            raise Unreachable(msg)
+            raise Unreachable(f"stream {stream} is gone again")
         return int(made.get("num_pending", 0))
 
     async def make_streams(

@@ -34,11 +34,10 @@ async def ping(link: Link, name: str, peer: str, now: Millis) -> Millis:
     subjects = names.subject("ping", peer, name), names.subject("pong", name, peer)
     found = await link.exchange(*subjects, encode_notice(question), answers)
     if found is None:
-        msg = (
+        raise Unreachable(
             f"listener: no process listens for {peer} at this server now; parcels wait there "
             f"until one does: onceward serve --listen {link.url}"
         )
-        raise Unreachable(msg)
     return found.at
 
 

@@ -87,11 +87,9 @@ def make_streams(
 
     """
     if max_bytes < 1:
-        msg = f"max_bytes must be at least 1, not {max_bytes}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"max_bytes must be at least 1, not {max_bytes}")
     if not 1 <= replicas <= names.REPLICAS_MAX:
-        msg = f"replicas must be from 1 to {names.REPLICAS_MAX}, not {replicas}"
-        raise InvalidArgument(msg)
+        raise InvalidArgument(f"replicas must be from 1 to {names.REPLICAS_MAX}, not {replicas}")
 
     async def make(link: Link) -> list[NatsStream]:
         before = await _all(link)

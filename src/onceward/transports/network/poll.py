@@ -110,8 +110,7 @@ class Place:
             if self.wake is None and not self.changed.wait_for(lambda: self.asked, left):
                 left = 0.0
             if self.wake is None and left <= 0:
-                msg = f"{parcel.recipient} is not polling for its parcels"
-                raise Unreachable(msg)
+                raise Unreachable(f"{parcel.recipient} is not polling for its parcels")
             self.parcel, self.answer = parcel, None
             if self.wake is not None:
                 self.wake()
@@ -140,8 +139,7 @@ def _read(answer: bytes, parcel: Parcel) -> Answer | DeliveryError:
     except InvalidParcel:
         notice = decode_notice(answer)
     if notice.at != parcel.number or notice.kind not in {"refused", "nothing"}:
-        msg = "a notice about another parcel"
-        raise InvalidParcel(msg)
+        raise InvalidParcel("a notice about another parcel")
     kind = Refused if notice.kind == "refused" else Unreachable
     return kind(notice.detail or "the peer gave no reason")
 
@@ -226,12 +224,11 @@ class PollTransport:
         if mark is not None and now - mark.at <= 1000 * LATELY:
             return now + mark.ahead
         since = "yet" if mark is None else f"since {iso(mark.at)}"
-        msg = (
+        raise Unreachable(
             f"{peer} has not polled for its parcels {since}: {agent} must listen (onceward serve "
             f"--listen), and {peer} must poll (onceward work --ask {agent}); there, onceward "
             f"peers ping {agent} says what is wrong"
         )
-        raise Unreachable(msg)
 
     def close(self) -> None:
         """End the pushes of this agent. Safe to call twice."""
@@ -318,8 +315,7 @@ class Asking:
             return b""
         parcel = wire.decode_parcel(found)
         if (parcel.sender, parcel.recipient) != (self._peer, name):
-            msg = f"the parcel is of {parcel.sender} for {parcel.recipient}"
-            raise InvalidParcel(msg)
+            raise InvalidParcel(f"the parcel is of {parcel.sender} for {parcel.recipient}")
         try:
             return wire.encode_answer(accept(parcel), parcel)
         except Refused as error:

@@ -138,8 +138,7 @@ async def silence(request: Request) -> Response:
     else:
         found, span = _wanted(request), given.get("for", "")
         if span not in UNTIL:
-            msg = f"for how long? {', '.join(UNTIL)}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(f"for how long? {', '.join(UNTIL)}")
         reason, by = given.get("reason", "")[:REASON], reader_of(request)
         until_at = now + millis("for", span)
         await run_in_threadpool(
