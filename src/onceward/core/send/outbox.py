@@ -615,9 +615,7 @@ def _conflict(message: OutgoingMessage, known_id: str, differs: tuple[str, ...])
     """Return the error that names the id or key of another message."""
     by_id = known_id == message.id
     name = "id" if by_id else "key"
-    said = (
-        f"id {message.id}" if by_id else f"key {quoted(message.headers.key)} to {message.recipient}"
-    )
+    said = f"id {message.id}" if by_id else _key_of(message)
     msg = (
         f"{said} already belongs to message {known_id} with another {', '.join(differs)}:"
         f" choose another {name}, or send the same message"
@@ -651,9 +649,7 @@ def _refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Raise Conflict if the id or key is a dead letter: it is replayed, not sent again."""
     for (dead,) in tx.rows(FIND_DEAD, (message.id, message.recipient, message.headers.key)):
         by_id = dead == message.id
-        what = (
-            f"id {dead}" if by_id else f"key {quoted(message.headers.key)} to {message.recipient}"
-        )
+        what = f"id {dead}" if by_id else _key_of(message)
         name = "id" if by_id else "key"
         msg = f"{what} is dead letter {dead}: replay it, or choose another {name}"
         key = None if by_id else message.headers.key
