@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -68,9 +70,15 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
 
 def read_info(path: Path) -> CopyInfo:
     """Return a file's agent; raise StoreError if it cannot be read or is not an agent's file."""
-    con = _opened(path)
-    try:
+    with _closing(_opened(path), path) as con:
         return _info(con, path)
+
+
+@contextmanager
+def _closing(con: apsw.Connection, path: Path) -> Iterator[apsw.Connection]:
+    """Close a connection after a block, whose errors are raised as those of *path*."""
+    try:
+        yield con
     except apsw.Error as error:
         raise translate_error(error, path) from error
     finally:
@@ -92,30 +100,22 @@ def _info(con: apsw.Connection, path: Path) -> CopyInfo:
 
 
 def _copy(source: Path, target: Path) -> None:
-    live, copy = _opened(source), apsw.Connection(str(target))
-    try:
-        with copy.backup("main", live, "main") as backup:
-            backup.step(-1)  # all at once: in slices each commit of a writer would restart it
-    except apsw.Error as error:
-        raise translate_error(error, source) from error
-    finally:
-        close(copy)
-        close(live)
+    with (
+        _closing(_opened(source), source) as live,
+        _closing(apsw.Connection(str(target)), source) as copy,
+        copy.backup("main", live, "main") as backup,
+    ):
+        backup.step(-1)  # all at once: in slices each commit of a writer would restart it
 
 
 def _examined(target: Path, source: Path) -> CopyInfo:
     """Return the copy's agent; raise StoreError unless it is an undamaged agent's file."""
-    con = apsw.Connection(str(target))
-    try:
+    with _closing(apsw.Connection(str(target)), source) as con:
         [(verdict,)] = con.execute(SOUND).fetchall()
         if verdict != "ok":
             found = str(verdict).strip()[:200]
             raise StoreCorrupt(f"{source} is damaged: {found}; recover it, or use another file")
         return _info(con, source)
-    except apsw.Error as error:
-        raise translate_error(error, source) from error
-    finally:
-        close(con)
 
 
 PARTS: Final = ("", "-wal")
