@@ -30,8 +30,8 @@ from onceward.file.directory import (
     VERSION,
     DirectoryDatabase,
     DirectoryHandle,
-    agent_names,
     directory_path,
+    find_agents,
     register_agent,
 )
 from onceward.file.transaction import StoreTransaction
@@ -49,6 +49,11 @@ directory = DirectoryDatabase.open(Path(sys.argv[1]), settings=Settings(), clock
 print(sum(register_agent(directory, f"agent{n}") for n in range(8)))
 directory.close()
 """
+
+
+def agent_names(directory: DirectoryDatabase) -> list[str]:
+    """Return all agents of the home by name."""
+    return [each.name for each in find_agents(directory)]
 
 
 @pytest.fixture

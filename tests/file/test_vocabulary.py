@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 from onceward import Postbox
 from onceward.file.directory import DirectoryHandle
@@ -10,14 +11,18 @@ from onceward.message import vocabulary
 CHECK = re.compile(r"CHECK \((?P<column>\w+) IN \((?P<names>'[^)]*')\)")
 KNOWN: dict[str, set[tuple[str, ...]]] = {
     "aborted": {vocabulary.ABORTED},
-    "breaker": {vocabulary.BREAKER_STATES},
+    "breaker": {get_args(vocabulary.BreakerState)},
     "missed": {vocabulary.MISSED},
-    "mode": {vocabulary.QUEUE_MODES, vocabulary.PAUSE_MODES},
+    "mode": {vocabulary.QUEUE_MODES, get_args(vocabulary.PauseMode)},
     "overflow": {vocabulary.OVERFLOWS, vocabulary.QUEUE_OVERFLOWS},
     "role": {vocabulary.CHANNEL_ROLES},
     "scope": {vocabulary.LIMIT_SCOPES},
-    "state": {vocabulary.CHANNEL_STATES, vocabulary.REQUEST_STATES, vocabulary.RUN_STATES},
-    "type": {vocabulary.CHANNEL_TYPES},
+    "state": {
+        get_args(vocabulary.ChannelState),
+        get_args(vocabulary.RequestState),
+        get_args(vocabulary.RunState),
+    },
+    "type": {get_args(vocabulary.ChannelType)},
 }
 """By column: the lists that its CHECKs may hold, each of which stands in one."""
 

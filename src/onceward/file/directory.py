@@ -309,11 +309,6 @@ class _Entry:
         )
 
 
-def agent_names(directory: DirectoryDatabase) -> list[str]:
-    """Return all agents of the home by name."""
-    return [str(name) for (name,) in directory.read(AGENTS)]
-
-
 def find_agents(
     directory: DirectoryDatabase,
     *,
@@ -382,16 +377,7 @@ def _describe(tx: StoreTransaction, name: str, profile: AgentProfile) -> None:
     entry = _Entry(*tx.rows(ENTRY, (name,))[0]).with_profile(profile)
     types = [each["type"] for each in json.loads(entry.accepts)]
     words = (name, entry.description, *json.loads(entry.capabilities), *types)
-    tx.run(
-        DESCRIBE,
-        {
-            "name": name,
-            "description": entry.description,
-            "capabilities": entry.capabilities,
-            "accepts": entry.accepts,
-            "search_text": "\n".join(words).casefold(),
-        },
-    )
+    tx.run(DESCRIBE, asdict(entry) | {"name": name, "search_text": "\n".join(words).casefold()})
 
 
 def heartbeat(directory: DirectoryDatabase, name: str) -> None:

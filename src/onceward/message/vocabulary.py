@@ -47,16 +47,12 @@ OUTBOX_STATES: Final[tuple[str, ...]] = get_args(OutboxState)
 InboxState = Literal["pending", "processed", "dropped", "expired", "cancelled"]
 INBOX_STATES: Final[tuple[str, ...]] = get_args(InboxState)
 RunState = Literal["open", "done", "aborted", "failed"]
-RUN_STATES: Final[tuple[str, ...]] = get_args(RunState)
 RequestState = Literal["open", "answered", "late", "failed"]
-REQUEST_STATES: Final[tuple[str, ...]] = get_args(RequestState)
 
 ChannelType = Literal["direct", "group", "broadcast", "pubsub"]
-CHANNEL_TYPES: Final[tuple[ChannelType, ...]] = get_args(ChannelType)
 ChannelRole = Literal["owner", "member", "observer"]
 CHANNEL_ROLES: Final[tuple[ChannelRole, ...]] = get_args(ChannelRole)
 ChannelState = Literal["active", "paused", "draining", "closed"]
-CHANNEL_STATES: Final[tuple[str, ...]] = get_args(ChannelState)
 Missed = Literal["one", "all", "skip"]
 MISSED: Final[tuple[Missed, ...]] = get_args(Missed)
 """
@@ -75,7 +71,6 @@ Policy of a schedule for a date whose previous message is unfinished.
 """
 
 PauseMode = Literal["hold", "reject"]
-PAUSE_MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
 """Policy of a paused channel for messages: keep them back, or refuse them."""
 
 ReaderMode = Literal["cursor", "lease"]
@@ -113,7 +108,6 @@ Outcome = Literal["processed", "dropped", "expired", "cancelled"]
 HistoryBox = Literal["out", "in", "outbox", "inbox", "queue"]
 """Box of a message of the history: out, in, or where its dead letter is from."""
 BreakerState = Literal["closed", "open", "half_open"]
-BREAKER_STATES: Final[tuple[BreakerState, ...]] = get_args(BreakerState)
 QueueState = Literal["paused", "running", "empty", "ready", "waiting"]
 """State of a session's queue."""
 DropPolicy = Literal["drop_old", "drop_new", "summarize"]
