@@ -480,11 +480,4 @@ def decode_notice(body: bytes) -> Notice:
     kind, data = event.type.removeprefix(PREFIX), event.data
     if kind not in get_args(NoticeKind) or event.source != SOURCE + data.sender:
         raise InvalidParcel("not a notice: its type or source does not match")
-    return Notice(
-        kind=cast("NoticeKind", kind),
-        sender=data.sender,
-        recipient=data.recipient,
-        at=data.at,
-        limit=data.limit,
-        detail=data.detail,
-    )
+    return Notice(kind=cast("NoticeKind", kind), **data.model_dump(exclude={"version"}))

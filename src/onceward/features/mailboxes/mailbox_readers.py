@@ -284,14 +284,7 @@ def extend(tx: StoreTransaction, held: MailboxLease, until: Millis) -> None:
 
 
 def _assert_held(tx: StoreTransaction, sql: str, held: MailboxLease, more: dict[str, Any]) -> None:
-    named = {
-        "reader": held.reader,
-        "seq": held.seq,
-        "token": held.token,
-        "owner": held.owner,
-        "now": tx.now,
-    }
-    if not tx.run(sql, named | more):
+    if not tx.run(sql, held._asdict() | more | {"now": tx.now}):
         raise LeaseLost(
             f"message {held.id} is no longer in flight here: its lease ran out, or it expired; no "
             "action is needed"

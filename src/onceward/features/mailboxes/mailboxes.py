@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from heapq import nlargest
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.core import dead_letters
@@ -22,6 +24,7 @@ COLUMNS: Final = "rank, seq, sender, id, session, type, topic, frame, digest, re
 ALIVE: Final = (
     "mailbox = :mailbox AND state = 'pending' AND (expires_at IS NULL OR expires_at > :now)"
 )
+ORDER: Final = attrgetter("rank", "seq")
 RANKS: Final = range(mailbox_readers.RANKS)
 # One arm per priority, in index order: a read costs only the rows that it returns.
 NEXT: Final = " UNION ALL ".join(
@@ -151,15 +154,11 @@ def next_messages(
 ) -> list[MailboxRow]:
     """Return the rows after a position, in delivery order: by priority, then by arrival."""
     named = {"mailbox": mailbox, "now": now, "limit": limit} | _marks(passed)
-    return sorted((MailboxRow(*row) for row in rows(NEXT, named)), key=_order)[:limit]
+    return sorted((MailboxRow(*row) for row in rows(NEXT, named)), key=ORDER)[:limit]
 
 
 def _marks(passed: tuple[int, ...]) -> dict[str, int]:
     return {f"p{rank}": seq for rank, seq in enumerate(passed)}
-
-
-def _order(row: MailboxRow) -> tuple[int, int]:
-    return row.rank, row.seq
 
 
 def newest(
@@ -170,16 +169,12 @@ def newest(
     before = 1 << 62
     while len(found) < limit:
         named = {"mailbox": mailbox, "now": now, "before": before, "limit": SCAN}
-        looked = sorted((MailboxRow(*row) for row in rows(NEWEST, named)), key=_age)[:SCAN]
+        looked = nlargest(SCAN, map(MailboxRow._make, rows(NEWEST, named)), key=attrgetter("seq"))
         found += [row for row in looked if wanted.wants(row)]
         if len(looked) < SCAN:
             break
         before = looked[-1].seq
     return found[:limit]
-
-
-def _age(row: MailboxRow) -> int:
-    return -row.seq
 
 
 def has_work(rows: Rows, place: MailboxRef, mode: str, name: str, *, now: Millis) -> bool:
@@ -227,7 +222,7 @@ def read_on(
     # Kept messages are tested again: their filter may differ.
     kept, fresh = _candidates(tx, place, reader, kept=-1, fresh=SCAN)
     taken, seen = list[MailboxRow](), list[MailboxRow]()
-    for row in sorted([*kept, *fresh], key=_order):
+    for row in sorted([*kept, *fresh], key=ORDER):
         if len(taken) == how.limit:
             break
         seen.append(row)
@@ -281,7 +276,7 @@ def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[Mailbox
     reader = mailbox_readers.open_reader(tx, place, "lease", claim.group, claim.start)
     mailbox_readers.wake(tx, reader)
     kept, fresh = _candidates(tx, place, reader, kept=claim.limit, fresh=claim.limit)
-    chosen = sorted([*kept, *fresh], key=_order)[: claim.limit]
+    chosen = sorted([*kept, *fresh], key=ORDER)[: claim.limit]
     if not chosen:
         return []
     token = mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in chosen])
