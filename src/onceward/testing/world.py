@@ -16,14 +16,10 @@ from onceward.message.ids import clock_ids
 from onceward.message.settings import Controls
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
+from onceward.testing.harness import STEADY
 from onceward.testing.wire import SCHEME, Wire, acceptor
 
-STEADY: Final[dict[str, Any]] = {
-    "durability": "fast",
-    "retry_jitter": 0.0,
-    "share_commit_for": 0.0,
-    "hold_unknown": True,
-}
+QUICK: Final[dict[str, Any]] = {**STEADY, "durability": "fast"}
 """Settings for quick runs that are all the same; they need not survive a power cut."""
 TURN: Final = 61.0
 """Longer than any backoff and any ack deadline, so that a turn brings all that can come."""
@@ -56,7 +52,7 @@ class World:
         name = agent.name if isinstance(agent, Agent) else agent
         path = self.path(name, where)
         path.parent.mkdir(parents=True, exist_ok=True)
-        chosen = load_settings(None, {**STEADY, **settings})
+        chosen = load_settings(None, {**QUICK, **settings})
         transports = {SCHEME: FaultyTransport(Wire(self._acceptors), faults)}
         box = Postbox(
             path,

@@ -79,11 +79,8 @@ def operation(name: str, kind: str, destination: str | None) -> Attributes:
 
 def class_name(kind: type[BaseException]) -> str:
     """Return the full name of an exception's class; that of a builtin one is its own."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else _full_name(kind)
-
-
-def _full_name(kind: type[BaseException]) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    builtin = kind.__module__ == "builtins"
+    return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _destination(send: SendFacts) -> str | None:
