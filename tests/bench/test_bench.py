@@ -16,6 +16,7 @@ from tests.bench.curves import curves
 from tests.bench.measure import Goal, Lap, Pairs, alternate, compare, quantile_ms, repeat, short
 from tests.bench.plan import Plan
 from tests.bench.plot import plot
+from tests.bench.show import number
 
 REQUIRED = {
     "case",
@@ -270,3 +271,16 @@ def test_the_published_page_is_what_its_rows_say(pytestconfig: pytest.Config) ->
         name: (folder / name).read_text(encoding="utf-8")
         for name in ("benchmarks.md", "benchmarks.svg", "benchmarks-growth.svg")
     }
+
+
+def test_the_index_shows_published_rates(pytestconfig: pytest.Config) -> None:
+    """The table of the index repeats four rows, and names how quickly their disk syncs."""
+    docs = pytestconfig.rootpath / "docs"
+    kept = json.loads((docs / "reference" / "benchmarks.json").read_text(encoding="utf-8"))
+    index = (docs / "index.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| .+ \| ([\d,]+) \|$", index, re.MULTILINE)
+    rates = {row["case"]: number(row["rate"]) for row in kept if row["durability"] == "safe"}
+    synced = f"syncs a write in {kept[0]['machine']['sync_ms']:.2g} ms"
+
+    assert [rates[name] for name in ("send", "send-many", "group-tasks", "deliver")] == shown
+    assert synced in index
