@@ -50,6 +50,13 @@ print(sum(register_agent(directory, f"agent{n}") for n in range(8)))
 directory.close()
 """
 
+SUBSCRIBE = """
+import sys
+from onceward import Postbox
+with Postbox(sys.argv[1], agent="b", start=False) as box:
+    box.agents.subscribe("news")
+"""
+
 
 def agent_names(directory: DirectoryDatabase) -> list[str]:
     """Return all agents of the home by name."""
@@ -128,6 +135,19 @@ def test_its_version_moves_with_every_change(directory: DirectoryDatabase, tmp_p
     run([*PYTHON, "-c", ENROL_MANY, tmp_path / "directory.db"])
 
     assert (True, 4 - 1) == (first == same, len({first, ours, directory.version()}))
+
+
+def test_a_subscription_of_another_process_is_seen_while_a_thread_writes(tmp_path: Path) -> None:
+    """The directory is then read by a new connection, which counts commits from the start."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        home, found = box._directory.database, list[int]()
+        for between in (lambda: None, lambda: run([*PYTHON, "-c", SUBSCRIBE, tmp_path / "b.db"])):
+            home.rest()
+            between()
+            home._open_reader()  # as for a read that meets a writer
+            found.append(len(box.publish("news", 1)))
+
+    assert [0, 1] == found
 
 
 def test_routes_are_counted(directory: DirectoryDatabase) -> None:
