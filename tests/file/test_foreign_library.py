@@ -178,6 +178,30 @@ def test_an_opening_by_the_program_looks_at_its_descriptors(
         Postbox(path, agent="a", start=False)
 
 
+def test_a_look_that_another_thread_has_begun_before_does_not_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program opens the file, and then a postbox, while another opening looks."""
+    monkeypatch.setattr(descriptors, "MANY", 1)
+    table, path, held = descriptors.DescriptorTable(clock=lambda: 0.5), tmp_path / "a", list[int]()
+    path.touch()
+    listed = descriptors._numbers
+
+    def meanwhile() -> set[int]:
+        numbers = listed()
+        if not held:  # the first number was that of the listing
+            held.extend(os.open(each, os.O_RDONLY) for each in (os.devnull, path))
+            table.forget()
+        return numbers
+
+    monkeypatch.setattr(descriptors, "_numbers", meanwhile)
+    before, after = table.holder(path), table.holder(path)
+    for number in held:
+        os.close(number)
+
+    assert (None, (held[1], str(path))) == (before, after)
+
+
 def test_a_descriptor_that_another_thread_is_about_to_close_is_not_foreign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

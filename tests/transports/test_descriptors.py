@@ -98,7 +98,7 @@ def test_a_recipient_costs_three_descriptors(tmp_path: Path) -> None:
         table = descriptors.DescriptorTable()
         table.holder(tmp_path / "s.db")
         held = [
-            len(table._held.get(key, ())) if (key := file_key(f"{tmp_path}/{name}.db{side}")) else 0
+            len(table._scan.held[key]) if (key := file_key(f"{tmp_path}/{name}.db{side}")) else 0
             for name in names
             for side in descriptors.SIDE_FILES
         ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.file.file_checks import FileKey, file_key
 
@@ -23,6 +23,17 @@ Found = tuple[int, str]
 """A descriptor and the name of its file."""
 
 
+class _Scan(NamedTuple):
+    """The files behind the descriptors of this process at one moment."""
+
+    held: Mapping[FileKey, Sequence[int]]
+    size: int
+    """Number of descriptors."""
+    at: float
+    asked: int
+    """Number of calls of ``forget`` before it began."""
+
+
 class DescriptorTable:
     """
     The files behind the descriptors of this process at the last scan.
@@ -33,28 +44,27 @@ class DescriptorTable:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._looked_at = clock, 0.0
-        self._count = 0
+        self._clock, self._asked = clock, 0
+        self._scan = _Scan({}, 0, 0.0, 0)
         self._taken = set[int]()
         """Descriptors that were in use at the last scan or have been found in use since."""
-        self._held: dict[FileKey, list[int]] = {}
         self._ours: dict[FileKey, int] = {}
 
     def holder(self, path: Path) -> Found | None:
         """Return a descriptor of the database at *path* or of its side files, or None."""
-        now = self._clock()
-        if self._count < MANY or now - self._looked_at >= MOMENT:
-            self._look(now)
+        now, scan = self._clock(), self._scan
+        if scan.size < MANY or now - scan.at >= MOMENT or scan.asked != self._asked:
+            scan = self._scan = self._look(now)
         for name in (f"{path}{suffix}" for suffix in SIDE_FILES):
             key = file_key(name)
-            for number in self._numbers_of(key) if key is not None else ():
+            for number in self._numbers_of(key, scan) if key is not None else ():
                 if _key(number) == key:
                     return number, name
         return None
 
     def forget(self) -> None:
         """Scan again at the next opening: another library is about to open a file."""
-        self._count = 0
+        self._asked += 1  # a scan that another thread has begun does not count
 
     def opened(self, path: Path) -> tuple[FileKey, ...]:
         """
@@ -85,20 +95,21 @@ class DescriptorTable:
         for key in keys:
             self._ours.pop(key, None)
 
-    def _numbers_of(self, key: FileKey) -> Iterable[int]:
-        ours = self._ours.get(key)
-        return self._held.get(key, ()) if ours is None else (*self._held.get(key, ()), ours)
+    def _numbers_of(self, key: FileKey, scan: _Scan) -> Iterable[int]:
+        held, ours = scan.held.get(key, ()), self._ours.get(key)
+        return held if ours is None else (*held, ours)
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float) -> _Scan:
         held: defaultdict[FileKey, list[int]] = defaultdict(list)
-        numbers = _numbers()
+        asked, numbers = self._asked, _numbers()
         for number in numbers - set(self._ours.values()):
             key = _key(number)
             if key is None:  # that of the scan itself, which is free again
                 numbers.discard(number)
             else:
                 held[key].append(number)
-        self._held, self._taken, self._count, self._looked_at = held, numbers, len(numbers), now
+        self._taken = numbers
+        return _Scan(held, len(numbers), now, asked)
 
 
 def _key(number: int) -> FileKey | None:
