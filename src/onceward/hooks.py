@@ -274,13 +274,8 @@ class AuditLog:
             )
             try:
                 for entry in entries:
-                    os.write(
-                        handle,
-                        json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode(
-                            errors="replace"
-                        )
-                        + b"\n",
-                    )
+                    line = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+                    os.write(handle, f"{line}\n".encode(errors="replace"))
             finally:
                 os.close(handle)
         except OSError as error:
@@ -288,29 +283,17 @@ class AuditLog:
 
     def __call__(self, event: Event) -> None:
         """Append a poll or an expiry; ignore other events."""
-        match event:
-            case Polled():
-                self.write([_polled(event)])
-            case Expired():
-                self.write(
-                    [
-                        {
-                            "op": "expire",
-                            "ts": iso(event.at),
-                            "agent_id": event.agent,
-                            "session": event.session,
-                            "dropped": event.count,
-                        }
-                    ]
-                )
+        if isinstance(event, Polled | Expired):
+            self.write([_entry(event)])
 
 
-def _polled(event: Polled) -> dict[str, Any]:
+def _entry(event: Polled | Expired) -> dict[str, Any]:
+    about = {"ts": iso(event.at), "agent_id": event.agent, "session": event.session}
+    if isinstance(event, Expired):
+        return {"op": "expire", **about, "dropped": event.count}
     return {
         "op": "poll",
-        "ts": iso(event.at),
-        "agent_id": event.agent,
-        "session": event.session,
+        **about,
         "topics": list(event.topics),
         "matched": event.matched,
         "cursor_from": event.cursor_from,
