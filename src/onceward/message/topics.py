@@ -61,6 +61,11 @@ def matches(pattern: str, topic: str) -> bool:
     return len(want) == len(have) and all(w in ("*", h) for w, h in zip(want, have, strict=True))
 
 
+def matches_any(patterns: Iterable[str] | None, topic: str | None) -> bool:
+    """Return whether *topic* matches one of *patterns*; without patterns all do, and None does."""
+    return patterns is None or (topic is not None and any(matches(p, topic) for p in patterns))
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
     """The topics that are allowed: all, or a closed set."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
@@ -33,7 +34,7 @@ from onceward.message.options import SendOptions, parse_options
 from onceward.message.record import ChannelHistoryFilters, Page
 from onceward.message.retry import RetryPolicy, exponential
 from onceward.message.times import Span
-from onceward.message.topics import check_pattern, matches
+from onceward.message.topics import check_pattern, matches_any
 from onceward.message.vocabulary import (
     CHANNEL_ROLES,
     AckStatus,
@@ -71,11 +72,7 @@ class ChannelLeases(LaneLeases):
         return ()
 
     def _find(self, patterns: tuple[str, ...]) -> int | None:
-        def fits(topic: str | None) -> bool:
-            return not patterns or (
-                topic is not None and any(matches(pattern, topic) for pattern in patterns)
-            )
-
+        fits = partial(matches_any, patterns or None)
         by_rank = self._channel.config.priority_ordering
         return inbox.find_in(
             self._db.read, self._channel.name, fits, by_rank=by_rank, now=self._db.now()

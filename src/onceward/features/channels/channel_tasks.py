@@ -17,7 +17,7 @@ from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import FrameHeaders, json_string, render_head
 from onceward.message.options import MessageOptions
-from onceward.message.topics import matches
+from onceward.message.topics import matches_any
 
 DEAD: Final = "_system.message.deadletter"
 DEAD_FACTS: Final = ("id", "origin", "peer", "session", "type", "reason", "error", "attempts")
@@ -187,11 +187,7 @@ class ChannelTasks:
 def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]) -> bool:
     if wanted is None:
         return True
-    return (
-        topic is not None
-        and any(matches(p, topic) for p in wanted)
-        and not any(matches(p, topic) for p in known)
-    )
+    return matches_any(wanted, topic) and not matches_any(known, topic)
 
 
 def _copy(

@@ -17,7 +17,7 @@ from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import digest, tags_in
 from onceward.message.record import MessageRecord, read_record
-from onceward.message.topics import matches
+from onceward.message.topics import matches_any
 from onceward.message.vocabulary import Reason
 
 COLUMNS: Final = "rank, seq, sender, id, session, type, topic, frame, digest, received_at"
@@ -112,13 +112,7 @@ class MessageFilter:
             (self.types is None or row.type in self.types)
             and (self.sender is None or row.sender == self.sender)
             and (self.session is None or row.session == self.session)
-            and (
-                self.topics is None
-                or (
-                    row.topic is not None
-                    and any(matches(pattern, row.topic) for pattern in self.topics)
-                )
-            )
+            and matches_any(self.topics, row.topic)
             and (self.tags is None or not self.tags.isdisjoint(tags_in(row.frame)))
         )
 

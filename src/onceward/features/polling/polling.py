@@ -12,7 +12,7 @@ from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.record import MessageRecord, read_record
-from onceward.message.topics import matches
+from onceward.message.topics import matches_any
 from onceward.message.vocabulary import Outcome
 
 CURSOR: Final = "SELECT seq FROM _onceward_poll_cursors WHERE session = ?"
@@ -87,9 +87,7 @@ class Poll:
 
     def wants(self, row: PolledRow) -> bool:
         """Return whether a message matches."""
-        if self.topics is None:
-            return True
-        return row.topic is not None and any(matches(pattern, row.topic) for pattern in self.topics)
+        return matches_any(self.topics, row.topic)
 
 
 class ScanPosition(NamedTuple):
