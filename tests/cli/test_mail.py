@@ -300,6 +300,32 @@ def test_a_message_is_cancelled_by_its_id(cli: Cli, shop: Postbox, billing: Post
     assert 2 == cli("cancel").code
 
 
+def test_a_message_of_any_agent_is_cancelled(
+    cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing names a file, the home is searched, and the recipient's file decides."""
+    waits = billing.send("shop", 1, delay=60)
+    left = shop.send("billing", 2)
+    shop.run_until_idle()
+    monkeypatch.delenv("ONCEWARD_AGENT")
+
+    ran = cli("cancel", left, waits)
+
+    assert [[left, "cancelled", "cancelled"], [waits, "cancelled", "cancelled"]] == ran.lines
+    assert 0 == billing.file.stats()["inbox_pending"]
+    assert 3 == cli("cancel", "no-such-id").code
+    assert 2 == cli("cancel", "--key", "k", "--yes").code  # bulk work names its file
+
+
+def test_ids_in_no_home_need_a_file(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without agents is not searched: the command says how to name a file."""
+    monkeypatch.delenv("ONCEWARD_AGENT")
+
+    ran = cli("cancel", "0199f0c2")
+
+    assert (2, True) == (ran.code, "which agent? Give --db FILE" in ran.err)
+
+
 def test_a_cancellation_that_waits_needs_no_relay(cli: Cli, shop: Postbox, home: Path) -> None:
     """The command delivers the request itself; a recipient that is away has not answered."""
     with Postbox(home / "ledger.db", agent="ledger"):

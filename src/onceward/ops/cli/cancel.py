@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from onceward import Postbox
@@ -11,10 +12,11 @@ from onceward.ops.cli.durations import MaybeSpan
 from onceward.ops.cli.exit_codes import CONFLICT, DONE, PARTLY, NothingThere, Usage
 from onceward.ops.cli.options import OfType, Quiet, said
 from onceward.ops.cli.output import note
-from onceward.ops.cli.readonly import views, whole_id
+from onceward.ops.cli.readonly import views
 from onceward.ops.cli.stdin import confirm
 from onceward.ops.cli.target import CONVERSATION, Conversation, open_box
-from onceward.ops.views.messages import message_ids
+from onceward.ops.cli.why import files_of, found_in
+from onceward.ops.views.messages import message_ids, sent_message
 
 COLUMNS: Final = ("id", "outcome", "state")
 Ids = Annotated[str, said("Ids of messages, sent or received, or unique prefixes of ids.")]
@@ -43,7 +45,8 @@ def cancel(
 
     A message in this file ends at once, even while its handler runs: the handler's writes roll
     back. After a message has left, only its recipient can cancel it: it is asked, and --wait
-    delivers the request and waits for the answer.
+    delivers the request and waits for the answer. Without --db, --agent and their variables ids are
+    searched in all files of the home; a message ends in its recipient's file, if that has it.
 
     Columns: id, outcome (cancelled, asked, too_late), state. If all were too late, the exit code is
     5; if some were, it is 6.
@@ -69,9 +72,29 @@ def cancel(
 def _by_id(
     ids: tuple[str, ...], reason: str, wait: float | None, where: Conversation
 ) -> list[Cancellation]:
-    path = where.path()
-    with views(path) as reader:
-        whole = [whole_id(reader, message_ids, each) for each in ids]
+    files = files_of(where) or [where.path()]
+    places = dict(_place(files, each) for each in ids)
+    ended: dict[str, Cancellation] = {}
+    for path in dict.fromkeys(places.values()):
+        here = [message_id for message_id in places if places[message_id] == path]
+        ended |= {each.id: each for each in _in_file(path, here, reason, wait)}
+    return [ended[message_id] for message_id in places]
+
+
+def _place(files: list[Path], prefix: str) -> tuple[str, Path]:
+    """Return a message's whole id and its file: its recipient's, if that has it."""
+    path, message_id = found_in(files, prefix)
+    with views(path) as found:
+        sent = sent_message(found, message_id)
+    beside = path if sent is None else path.with_name(f"{sent.recipient}.db")
+    if beside in files:
+        with views(beside) as found:
+            path = beside if message_ids(found, message_id) else path
+    return message_id, path
+
+
+def _in_file(path: Path, whole: list[str], reason: str, wait: float | None) -> list[Cancellation]:
+    """Cancel messages of one file; with *wait*, deliver the requests and wait for the answers."""
     with open_box(path) as box:
         found = [box.cancel(each, reason=reason) for each in whole]
         if wait and any(each.outcome == "asked" for each in found):

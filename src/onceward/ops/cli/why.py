@@ -41,7 +41,7 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
     if id is None:
         with views(where.path()) as found:
             return emit([_row(each, now) for each in agent_whys(found, now)], COLUMNS, where)
-    path, message_id = _found(files_of(where), id)
+    path, message_id = found_in(files_of(where), id)
     answer = why_of_message(path, message_id, now, _skip)
     if answer is None:
         raise NothingThere(f"{path} had message {message_id}, which was pruned just now")
@@ -69,7 +69,7 @@ def files_of(where: Where) -> list[Path]:
     return sorted(path for path in folder.glob("*.db") if path.name != DIRECTORY)
 
 
-def _found(files: list[Path], prefix: str) -> tuple[Path, str]:
+def found_in(files: list[Path], prefix: str) -> tuple[Path, str]:
     """
     Return a file that has a message, and its whole id.
 
