@@ -14,8 +14,49 @@ from onceward.message.vocabulary import Missed, Overlap
 
 AGAIN: Final = 10_000
 """Milliseconds after which a message that the outbox refused is tried again."""
-FIELDS: Final = """name, every, cron, timezone, missed, overlap, recipient, session, media, body,
-       options, origin, next_at, unsent, seen_at, last_at"""
+
+
+class ScheduledMessage(NamedTuple):
+    """A schedule with the fields of its messages."""
+
+    name: str
+    every: Millis | None
+    cron: str | None
+    timezone: str | None
+    missed: Missed
+    overlap: Overlap
+    recipient: str
+    session: str
+    media: str | None
+    body: str | None
+    options: str
+    origin: Origin
+    next_at: Millis
+    unsent: str | None
+    """Unsent dates as JSON; None if they are the next one and all after it."""
+    seen_at: Millis
+    """The wall clock when the next date was computed."""
+    last_at: Millis | None = None
+
+    @property
+    def unsent_dates(self) -> Spans:
+        """The dates without a message."""
+        if self.unsent is None:
+            return ((self.next_at, ENDLESS),)
+        return tuple((start, end) for start, end in json.loads(self.unsent))
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of its dates."""
+        return Rule(self.every, self.cron, self.timezone)
+
+    def is_like(self, other: ScheduledMessage) -> bool:
+        """Return whether both have the same definition, regardless of their dates."""
+        return self[:DEFINITION] == other[:DEFINITION]
+
+
+DEFINITION: Final = ScheduledMessage._fields.index("next_at")
+FIELDS: Final = ", ".join(ScheduledMessage._fields)
 # A date was computed later than now: the wall clock has been set back.
 DUE: Final = f"""
 SELECT {FIELDS}
@@ -106,48 +147,6 @@ REMOVE: Final = "DELETE FROM _onceward_schedules WHERE name = ?"
 LIST: Final = f"""
 SELECT {columns(Schedule)} FROM onceward_schedules WHERE name = coalesce(?, name) ORDER BY name
 """
-
-
-class ScheduledMessage(NamedTuple):
-    """A schedule with the fields of its messages."""
-
-    name: str
-    every: Millis | None
-    cron: str | None
-    timezone: str | None
-    missed: Missed
-    overlap: Overlap
-    recipient: str
-    session: str
-    media: str | None
-    body: str | None
-    options: str
-    origin: Origin
-    next_at: Millis
-    unsent: str | None
-    """Unsent dates as JSON; None if they are the next one and all after it."""
-    seen_at: Millis
-    """The wall clock when the next date was computed."""
-    last_at: Millis | None = None
-
-    @property
-    def unsent_dates(self) -> Spans:
-        """The dates without a message."""
-        if self.unsent is None:
-            return ((self.next_at, ENDLESS),)
-        return tuple((start, end) for start, end in json.loads(self.unsent))
-
-    @property
-    def rule(self) -> Rule:
-        """The rule of its dates."""
-        return Rule(self.every, self.cron, self.timezone)
-
-    def is_like(self, other: ScheduledMessage) -> bool:
-        """Return whether both have the same definition, regardless of their dates."""
-        return self[:DEFINITION] == other[:DEFINITION]
-
-
-DEFINITION: Final = ScheduledMessage._fields.index("next_at")
 
 
 def find(read: Rows, name: str) -> ScheduledMessage | None:
