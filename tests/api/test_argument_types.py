@@ -193,6 +193,18 @@ def test_other_calls_refuse_values_where_they_use_them(
     assert before == written(box)
 
 
+def test_the_async_face_refuses_them_too(box: Postbox) -> None:
+    """A coroutine that does not call its sync twin checks what it is given."""
+
+    async def ask(tickets: Any) -> None:
+        async with AsyncPostbox(box.file.path, start=False) as other:
+            await other.result_many(tickets, reply=dict)
+
+    for tickets in (5, None, [5]):
+        with pytest.raises(InvalidArgument):
+            asyncio.run(ask(tickets))
+
+
 @pytest.mark.parametrize(("name", "wrong"), OPENED.items())
 def test_a_file_is_not_created_for_a_wrong_argument(
     tmp_path: Path, name: str, wrong: list[Any]

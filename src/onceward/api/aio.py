@@ -62,7 +62,7 @@ from onceward.features.streams.reading import StreamItem
 from onceward.file.database import Database
 from onceward.hooks import Hooks
 from onceward.message.body import Body
-from onceward.message.names import DEFAULT_SESSION, quoted
+from onceward.message.names import DEFAULT_SESSION, listed, quoted
 from onceward.message.options import SendOptions
 from onceward.message.record import MailboxFilters, MessageRecord, Ticket, ticket_id
 from onceward.message.times import Span
@@ -166,7 +166,7 @@ class SessionFace(AsyncFace[S_co]):
     ) -> list[T]:
         """Return the replies to tickets, waiting for all; see ``Session.result_many``."""
         session, ended = self._plain, dict[str, ReplyState]()
-        ids = [ticket_id(each) for each in tickets]
+        ids = [ticket_id(each) for each in listed("tickets", tickets)]
         if await self._bridge.wait(lambda: session._all_ended(ids, ended), timeout) is None:
             raise await self._bridge.call(lambda: session._overdue(ids, ended, timeout))
         return [read_reply(each, ended[each], reply) for each in ids]
