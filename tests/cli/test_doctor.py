@@ -367,7 +367,7 @@ def test_messages_that_are_not_handled_are_a_warning(
     ran = cli("doctor", "--json")
 
     found, cure = said(ran, "handling")
-    assert ("messages wait in 1 lanes, the oldest from 2 m ago; no worker takes them", True) == (
+    assert ("messages wait in 1 lane, the oldest from 2 m ago; no worker takes them", True) == (
         found,
         cure.startswith("start onceward work"),
     )
@@ -444,7 +444,7 @@ def test_mail_behind_a_handler_that_does_not_end_is_a_warning(
         assert held is not None
         held.ack()
 
-    assert "messages wait in 1 lanes, the oldest from 2 m ago; 1 lanes are leased" == found
+    assert "messages wait in 1 lane, the oldest from 2 m ago; leased: 1 lane" == found
     assert "ls lanes --state leased" in cure
 
 

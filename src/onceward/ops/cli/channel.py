@@ -22,6 +22,7 @@ Name = Annotated[str, said("The channel's name.")]
 Type = Annotated[ChannelType, said("Which participants receive a message.")]
 Role = Annotated[JoinRole, said("A member reads and writes, an observer only reads.")]
 Agents = Annotated[str, said("The agents' names.")]
+OneAgent = Annotated[str, said("The agent's name; default: the channel itself is removed.")]
 Mode = Annotated[PauseMode, said("hold accepts messages and keeps them; reject refuses them.")]
 
 
@@ -159,7 +160,7 @@ def add(box: Postbox, name: Name, /, *agents: Agents, role: Role = "member") -> 
 
 
 @command("channel", "removed")
-def remove(box: Postbox, name: Name, agent_name: Agents | None = None, /) -> Found:
+def remove(box: Postbox, name: Name, agent_name: OneAgent | None = None, /) -> Found:
     """
     Remove an agent from a channel that our agent owns, or without an agent the channel itself.
 

@@ -34,9 +34,9 @@ def doctor(
     although they could be delivered or handled, or that wait for another agent's reply. It also
     writes: one durable commit that stores the time and changes nothing else. Exit code 1 if any
     finding is serious. onceward check examines the content. With --repair it first repairs what it
-    can, and prints each change: file modes, leases of ended processes, leases that end in a month
-    or later, and positions past the last message. For several files only findings that are not ok
-    are printed, each after its path.
+    can, and prints each change: file modes, leases of ended processes, leases that end a month
+    or more from now, and positions past the last message. For several files only findings that are
+    not ok are printed, each after its path.
 
     Columns: check, level, found, cure; of changes: check, change.
 

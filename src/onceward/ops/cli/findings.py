@@ -350,6 +350,11 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
         yield ok("delivery", said)
 
 
+def _lanes(count: int) -> str:
+    """Return a number of lanes in words."""
+    return "1 lane" if count == 1 else f"{count} lanes"
+
+
 def handling(health: Health, found: FileReader, path: Path) -> Finding:
     """
     Examine messages that could be handled but wait: no worker runs, or too few.
@@ -370,12 +375,12 @@ def handling(health: Health, found: FileReader, path: Path) -> Finding:
     taken = waited < UNTAKEN_AFTER or untaken(found, now) is None
     if taken and waited <= MINUTE:
         return ok("handling", f"{count} messages wait, none of them ready for longer than a minute")
-    said = f"messages wait in {row.lanes} lanes, the oldest from {ago(row.oldest_at, now)}"
+    said = f"messages wait in {_lanes(row.lanes)}, the oldest from {ago(row.oldest_at, now)}"
     if taken and row.leased:
         leased = f"onceward ls lanes --state leased --db {path} lists the leased lanes"
         why = "a handler hangs, is slow, needs more workers, or waits in box.ask for this one"
         cure = f"{leased}: {why} (use ctx.ask)"
-        return warning("handling", f"{said}; {row.leased} lanes are leased", cure)
+        return warning("handling", f"{said}; leased: {_lanes(row.leased)}", cure)
     cure = f"start onceward work {path} MODULE:AGENT, or the program that receives them"
     return warning("handling", f"{said}; no worker takes them", cure)
 

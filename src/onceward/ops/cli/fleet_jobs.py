@@ -120,7 +120,7 @@ def export(*paths: Paths, how: Into, redact: tuple[str, ...] = (), where: str = 
 
     Columns: file, conversations.
 
-    Example: onceward fleet export '/srv/agents/**/*.db' --out /srv/export --redact body
+    Example: onceward fleet export '/srv/agents/**/*.db' --out /srv/export --redact /name
 
     Args:
         redact: JSON pointers into bodies, such as /customer/email; * is every member or item.
