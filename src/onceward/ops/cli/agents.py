@@ -22,7 +22,7 @@ def ls(
     after: Annotated[str, said("Only agents after this name: the last of the previous page.")] = "",
 ) -> Found:
     """
-    List the other agents that a message to all reaches, by name.
+    List the other agents of the home, by name; a message to "all" reaches them.
 
     A search looks in names, descriptions, capabilities and accepted types.
 
@@ -41,13 +41,13 @@ def register(
     box: Postbox,
     /,
     *,
-    description: Annotated[str | None, said("What our agent does; the default keeps it.")] = None,
+    description: Annotated[str | None, said("What this agent does; the default keeps it.")] = None,
     capability: Annotated[
-        list[str] | None, said("What our agent can do; may be repeated.", negative=())
+        list[str] | None, said("What this agent can do; may be repeated.", negative=())
     ] = None,
 ) -> Found:
     """
-    Register our agent: messages to all reach it, and others find it by its capabilities.
+    Register this agent: messages to "all" reach it, others find it by its capabilities.
 
     init, work and every program that opens the file under its agent's name do the same.
 
@@ -60,7 +60,7 @@ def register(
 @command("agent", "removed")
 def remove(box: Postbox, /) -> Found:
     """
-    Remove our agent from the home before it is retired: messages to all no longer reach it.
+    Remove this agent from the home before it is retired: messages to "all" no longer reach it.
 
     Its subscriptions outside channels end too; onceward channel leave ends its membership of a
     channel. The next program that opens its file under its name registers it again.

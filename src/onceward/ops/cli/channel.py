@@ -88,7 +88,7 @@ def create(
     config: Config = CONFIG,
 ) -> Found:
     """
-    Create a channel that our agent owns, and print its name.
+    Create a channel that this agent owns, and print its name.
 
     Example: onceward channel create news pubsub --description 'build results'
 
@@ -152,7 +152,7 @@ def leave(box: Postbox, name: Name, /) -> Found:
 @command("channel", "new")
 def add(box: Postbox, name: Name, /, *agents: Agents, role: Role = "member") -> Found:
     """
-    Add agents to a channel that our agent owns, all or none, and print how many are new.
+    Add agents to a channel that this agent owns, all or none, and print how many are new.
 
     Example: onceward channel add news billing audit
     """
@@ -162,7 +162,7 @@ def add(box: Postbox, name: Name, /, *agents: Agents, role: Role = "member") -> 
 @command("channel", "removed")
 def remove(box: Postbox, name: Name, agent_name: OneAgent | None = None, /) -> Found:
     """
-    Remove an agent from a channel that our agent owns, or without an agent the channel itself.
+    Remove an agent from a channel that this agent owns, or without an agent the channel itself.
 
     Only a closed channel is removed; its name may be used again.
 
@@ -199,7 +199,7 @@ def unsubscribe(box: Postbox, name: Name, pattern: Pattern, /) -> Found:
 @command("channel", "state")
 def pause(box: Postbox, name: Name, /, *, mode: Mode = "hold") -> Found:
     """
-    Pause a channel that our agent owns.
+    Pause a channel that this agent owns.
 
     Example: onceward channel pause news --mode reject
     """
@@ -219,7 +219,7 @@ def resume(box: Postbox, name: Name, /) -> Found:
 @command("channel", "state")
 def drain(box: Postbox, name: Name, /) -> Found:
     """
-    Refuse new messages in a channel that our agent owns; sent ones are still delivered.
+    Refuse new messages in a channel that this agent owns; sent ones are still delivered.
 
     Example: onceward channel drain news
     """
@@ -229,7 +229,7 @@ def drain(box: Postbox, name: Name, /) -> Found:
 @command("channel", "state")
 def close(box: Postbox, name: Name, /) -> Found:
     """
-    Close a channel that our agent owns; messages that wait at senders become dead letters.
+    Close a channel that this agent owns; messages that wait at senders become dead letters.
 
     Example: onceward channel close news
     """

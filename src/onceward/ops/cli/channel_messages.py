@@ -69,7 +69,7 @@ def receive(
     detail: Detail = None,
 ) -> int:
     """
-    Take our agent's next message of a channel, print it, and mark it as processed.
+    Take this agent's next message of a channel, print it, and mark it as processed.
 
     Without a message the exit code is 4; for a message that has lost its body it is 1. A given
     status is reported to the sender. After received and in_progress the message stays leased for
@@ -126,13 +126,13 @@ def ack(
 @command(*ACKS)
 def acks(box: Postbox, name: Name, message_id: MessageId, /) -> Found:
     """
-    List the acknowledgments of a message that our agent sent.
+    List the acknowledgments of a message that this agent sent.
 
     Example: onceward channel acks news 0199f0c2-7d1e
     """
     found = box.channels.get(name).acknowledgments(message_id)
     if not found:
-        why = "has no acknowledgment yet, or our agent did not send it"
+        why = "has no acknowledgment yet, or this agent did not send it"
         raise NothingThere(f"message {message_id!r} in channel {name!r} {why}")
     return [picked(each, ACKS) for each in found]
 

@@ -42,7 +42,7 @@ class Listening:
     connections: Annotated[int | None, Quiet] = None
     """Maximum open connections. Default: a quarter of the allowed open files."""
     ask: Several = None
-    """Poll this peer's HTTP URL: it cannot reach us; may be repeated."""
+    """Poll this peer's HTTP URL: it cannot reach this machine; may be repeated."""
 
     def listeners(self) -> list[HttpListener] | list[NatsListener]:
         """Return the listener, or None without a url; raise MissingExtra without the extra."""

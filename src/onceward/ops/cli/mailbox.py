@@ -102,7 +102,7 @@ def ensure(
     exclusive: Annotated[bool, Quiet] = False,
 ) -> Found:
     """
-    Create a mailbox in our file unless it exists, and print its name or id.
+    Create a mailbox in this file unless it exists, and print its name or id.
 
     With a name it is public: listed, and found by that name. Without a name it is private: only the
     printed id leads to it. The first call fixes how long it lives; a later one changes nothing and
@@ -153,7 +153,7 @@ def send(
     """
     Send a message to a mailbox and print its id.
 
-    A message that cannot be delivered now stays in our outbox.
+    A message that cannot be delivered now stays in the outbox of this agent.
 
     Example: onceward mailbox send task.queue '{"page": 1}' --priority urgent
     """

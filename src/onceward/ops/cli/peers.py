@@ -26,7 +26,7 @@ def ls(found: FileReader, /) -> Found:
     """
     List the peers.
 
-    A peer without a url is expected beside our file.
+    A peer without a url is expected in the folder of this file.
 
     Example: onceward peers ls
     """
@@ -117,7 +117,7 @@ def reset(box: Postbox, name: Peer, /) -> Found:
 @command("peer", "pattern")
 def subscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
     """
-    Subscribe a peer to messages that our agent publishes under a topic pattern.
+    Subscribe a peer to messages that this agent publishes under a topic pattern.
 
     Example: onceward peers subscribe billing 'build.#'
     """
@@ -128,7 +128,7 @@ def subscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
 @command("peer", "pattern")
 def unsubscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
     """
-    End a peer's subscription to topics of our agent.
+    End a peer's subscription to topics of this agent.
 
     Example: onceward peers unsubscribe billing 'build.#'
     """

@@ -50,7 +50,7 @@ def add(
     cron: Annotated[str | None, said("Five fields: minute, hour, day, month, weekday.")] = None,
     every: MaybeSpan = None,
     timezone: Annotated[str | None, said("Time zone of --cron; default UTC.")] = None,
-    to: Annotated[str | None, said("The recipient; default our own agent.")] = None,
+    to: Annotated[str | None, said("The recipient; default this agent.")] = None,
     type: Annotated[str | None, said("Wire name of the type of its messages.")] = None,
     missed: Missed = "one",
     overlap: Overlap = "queue",

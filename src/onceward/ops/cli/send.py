@@ -19,7 +19,7 @@ from onceward.ops.cli.output import note
 from onceward.ops.cli.stdin import body_from_stdin
 from onceward.ops.cli.target import CONVERSATION, Conversation, in_session
 
-To = Annotated[str, said("A registered peer, or an agent whose file is beside ours.")]
+To = Annotated[str, said("A registered peer, or an agent whose file is in the same folder.")]
 Deliver = Annotated[bool, Quiet, said("Also deliver due messages; failed ones stay in the outbox.")]
 Priority = Annotated[str, said(PRIORITY)]
 Tags = Annotated[list[str] | None, Parameter(name="--tag", negative=())]
@@ -75,7 +75,7 @@ class Direct(Topical):
     ordering_key: str | None = None
     """Key of the lane that keeps order; default: the session."""
     reply_to: str | None = None
-    """The agent that gets the reply; default: ours."""
+    """The agent that gets the reply; default: this one."""
 
 
 @Parameter(name="*")
