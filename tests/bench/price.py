@@ -102,7 +102,7 @@ def sending(plan: Plan, durability: str) -> Iterator[Result]:
             "by hand": lambda: _later(raw.put_one, con, next(rows)),
             "its row in our table": lambda: _later(_put, own, [_row(body)]),
             "frame, id and digest": lambda: lambda: _put(own, [_row(body)]),
-            "guard and doorbell": lambda: guarded,
+            "guard and notification": lambda: guarded,
             "one writer for all callers": lambda: lambda: _shared(box, body),
             "onceward": lambda: lambda: session.send("bob", body),
         }
