@@ -385,7 +385,7 @@ def test_a_missing_worker_is_told_after_some_seconds(
 
     found, cure = said(cli("doctor", "--json"), "handling")
 
-    assert found == "messages wait in 1 lanes, the oldest from 6 s ago; no worker takes them"
+    assert found == "messages wait in 1 lane, the oldest from 6 s ago; no worker takes them"
     assert cure.startswith("start onceward work")
 
 

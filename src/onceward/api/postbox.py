@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from onceward.api.agent import Agent
 from onceward.api.agent_file import AgentFile
-from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
 from onceward.api.features import (
     FEATURES,
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from onceward.api.agents import Agents
+    from onceward.api.dead_letters import DeadLetters
     from onceward.api.sessions import Sessions
     from onceward.core.handle.worker import Worker
     from onceward.features.cancellation.cancellation import Cancelling
@@ -291,8 +291,6 @@ class Postbox(Session, EventSource):
         hooks = self._hooks
         self.peers = Peers(self._db, self._routes, self._directory, self._door.accept)
         """The peers: urls, circuit breakers, subscriptions."""
-        self.dead_letters = DeadLetters(self._db, self._outbox)
-        """Messages that ended badly here."""
         extra_tasks = (
             self._sweep_mailboxes,
             self._prune_channels,
@@ -316,6 +314,13 @@ class Postbox(Session, EventSource):
         for name, switch in switches():
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
+
+    @cached_property
+    def dead_letters(self) -> DeadLetters:
+        """Messages that ended badly here."""
+        from onceward.api.dead_letters import DeadLetters  # noqa: PLC0415 - rarely needed
+
+        return DeadLetters(self._db, self._outbox)
 
     @cached_property
     def agents(self) -> Agents:

@@ -116,6 +116,8 @@ class Database:
     """Mark in the header of a new file."""
     quiet = 0
     """Number of looks since the last use; see ``rest_if_quiet``."""
+    _readers_opened = 0
+    """Number of second connections so far."""
     _ticks = 0
     """Rows in which the writer's connection stored the time."""
     _descriptors: tuple[file_checks.FileKey, ...] = ()
@@ -155,7 +157,6 @@ class Database:
         """Holds the turn to write while the writer's connection is read."""
         self._reader_needed_at = 0.0
         """Time of the monotonic clock at which a read last met a writer."""
-        self._readers_opened = 0
         self.writer = Writer(self, settings.busy_timeout)
         """Queue and commits; used directly if a transaction begins and ends in two places."""
         self.write = self.writer.write

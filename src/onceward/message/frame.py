@@ -124,10 +124,9 @@ class Frame(BaseModel):
             if found.__pydantic_extra__ or found.data_base64 is not None:
                 found.check()
             keys = len(found.__pydantic_fields_set__) + count_keys(found.data)
-            read = text if isinstance(text, str) else text.decode()
-            short = len(read) < REMEMBERED and " :" not in read and "\n" not in read
-            short = short and "\t" not in read and "\r" not in read  # saves the call
-            if (read.count('":') if short else key_ends(read)) != keys:
+            shown = text if isinstance(text, str) else text.decode()
+            plain = len(shown) < REMEMBERED and " :" not in shown and shown.isprintable()
+            if (shown.count('":') if plain else key_ends(shown)) != keys:
                 refuse_repeated_keys(text)  # a reader keeps one value per key, another is lost
         except (ValueError, RecursionError) as error:
             raise InvalidMessage(f"not a frame: {error}") from error
