@@ -24,10 +24,15 @@ from onceward.testing import Harness
 
 HERE = Path(__file__).parent
 COPIED = {
-    "api", "cli", "fleet", "inspector", "integrations", "journey", "mcp", "observe", "testing",
-    "transports", "views",
+    "api", "cli", "core", "fleet", "inspector", "integrations", "journey", "mcp", "observe",
+    "testing", "transports", "views",
 }  # fmt: skip
 """Folders whose tests copy a ready-made file where they create one."""
+CREATING = {
+    "test_commit_counts.py", "test_directory.py", "test_ready_made.py", "test_refusals.py",
+    "test_schema.py", "test_strangers.py",
+}  # fmt: skip
+"""Modules of these folders whose tests create files as users do."""
 SAID = "said"
 RUN = "ONCEWARD_TEST_RUN"
 """Names the run of a process, below the run that started it, in its environment."""
@@ -244,9 +249,10 @@ def leftovers(
 
 @pytest.fixture(autouse=True)
 def copied_files(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Copy new files instead of creating them, in the folders whose tests are not about that."""
+    """Copy new files instead of creating them, in the modules whose tests are not about that."""
     with ExitStack() as stack:
-        if COPIED.intersection(request.path.relative_to(HERE).parts[:1]):
+        folder = request.path.relative_to(HERE).parts[0]
+        if folder in COPIED and request.path.name not in CREATING:
             stack.enter_context(copied(request.getfixturevalue("ready_made")))
         yield
 

@@ -1,7 +1,7 @@
 """
 Copy new files instead of creating them by SQL, which takes longer than most tests.
 
-The tests of files, of the core and of the docs create theirs as users do.
+The tests of files, of their schema and of the docs create theirs as users do.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ That holds for every caller and every means.
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,23 +220,6 @@ def test_rows_cannot_be_bent_by_hand(
         box._db.read("SELECT count(*) FROM _onceward_outbox")[0][0],
         box._db.read("SELECT count(*) FROM _onceward_inbox")[0][0],
     )
-
-
-def test_the_file_is_one_that_old_sqlite_reads(
-    box: Postbox, shell: Callable[[Path, str], str]
-) -> None:
-    """The machine's own shell, whose SQLite is years older, can read every table and view."""
-    box.send("b", 1)
-    names = [
-        name
-        for (name,) in box._db.read(
-            "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
-        )
-    ]
-
-    assert dict.fromkeys(names, "1") == {
-        name: shell(box.file.path, f'SELECT count(*) >= 0 FROM "{name}"') for name in names
-    }
 
 
 NOTHING = {state: state for state in OUTBOX_STATES}

@@ -2,6 +2,8 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import apsw
 
@@ -38,3 +40,20 @@ def test_the_schema_is_one_step_that_changes_nothing() -> None:
     [step] = migrations.migrations()
 
     assert (1, "0001_initial", []) == (step.version, step.name, CHANGES.findall(step.sql))
+
+
+def test_the_file_is_one_that_old_sqlite_reads(
+    box: Postbox, shell: Callable[[Path, str], str]
+) -> None:
+    """The machine's own shell, whose SQLite is years older, can read every table and view."""
+    box.send("b", 1)
+    names = [
+        name
+        for (name,) in box._db.read(
+            "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
+        )
+    ]
+
+    assert dict.fromkeys(names, "1") == {
+        name: shell(box.file.path, f'SELECT count(*) >= 0 FROM "{name}"') for name in names
+    }
