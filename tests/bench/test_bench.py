@@ -1,6 +1,7 @@
 """Every case measures something and says what; how fast it was does not matter here."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -69,7 +70,9 @@ def test_every_row_has_the_required_keys(
 
     It names its case, numbers, durability, goals and machine. A ratio stands beside the two
     rates that it compares, and beside a goal; a queue at a durability, or as not installed.
+    No library that is measured changes what this process logs.
     """
+    level = logging.root.level
     found = rows(capsys, case, tmp_path)
     compared = found if case in COMPARED else []
 
@@ -86,6 +89,7 @@ def test_every_row_has_the_required_keys(
         assert PEERS[0] == found[0]["system"]
         assert set(PEERS[1:]) == {row["system"] for row in found[1:]}
     assert [] == list(tmp_path.iterdir())
+    assert level == logging.root.level
 
 
 def test_words_name_goals_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

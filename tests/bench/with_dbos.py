@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ class Dbos:
 @contextmanager
 def dbos(folder: Path, body: str) -> Iterator[Rival]:
     """Launch it for a block; raises ImportError where it is not installed."""
-    made = Dbos(folder, body)
-    try:
+    with ExitStack() as stack:
+        stack.callback(logging.root.setLevel, logging.root.level)  # DBOS gives it its own
+        made = Dbos(folder, body)
+        stack.callback(made.close)
         yield made
-    finally:
-        made.close()
