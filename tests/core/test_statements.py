@@ -22,8 +22,9 @@ class Counted:
 
     def __init__(self, box: Postbox, *, every: bool = False) -> None:
         self._con, self._every = box._db._con, every
-        if box._db._reader is None:
-            box._db._open_reader()
+        with box._db._reading:  # an engine may be about to open one, which would replace it
+            if box._db._reader is None:
+                box._db._open_reader()
         self.seen: list[str] = []
         assert self._con is not None
         self._con.exec_trace = self._trace
