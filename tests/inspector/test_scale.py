@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import apsw
 import pytest
@@ -17,6 +18,7 @@ from tests.inspector.homes import crowd, swollen
 from tests.inspector.test_pages import PAGES
 
 from onceward import Postbox
+from onceward.errors import StoreError
 from onceward.file import read_only as reading
 from onceward.file.connection import connect
 from onceward.file.handler_work import HANDLED_AS
@@ -351,3 +353,23 @@ def test_a_scrape_of_the_inspector_opens_no_file(home: Home, statements: dict[st
 
     assert 'onceward_breakers_open{agent="shop"} 1.0' in text
     assert {} == statements
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A passing failure does not stay on the pages until the file is written; it is one change."""
+    with Postbox(tmp_path / "ann.db", agent="ann", start=False):
+        pass
+    refresher = Refresher(Targets([tmp_path]), clock=ManualClock())
+    refused = StoreError("for a moment")
+    with monkeypatch.context() as patched:
+        patched.setattr("onceward.ops.inspector.refresher.overview", Mock(side_effect=refused))
+        seen = []
+        for _ in range(3):
+            refresher.refresh()
+            seen.append((refresher.version, refresher.snapshots["ann"].problem))
+    refresher.refresh()
+
+    assert [(1, "for a moment")] * 3 == seen
+    assert (2, None) == (refresher.version, refresher.snapshots["ann"].problem)

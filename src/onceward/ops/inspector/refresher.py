@@ -115,11 +115,18 @@ class Refresher:
         stale = [key for key, path in files.items() if self._is_stale(key, path, now)]
         taken = self._pool.map(lambda key: self._take(key, files[key]), stale)
         for at in range(0, len(stale), STEPS):
-            self._keep({key: next(taken) for key in stale[at : at + STEPS]})
+            found: dict[str, Snapshot | None] = dict(
+                zip(stale[at : at + STEPS], taken, strict=False)
+            )
+            known = self.snapshots
+            if new := {key: each for key, each in found.items() if each is not known.get(key)}:
+                self._keep(new)
 
     def _is_stale(self, key: str, path: Path, now: Millis) -> bool:
         known = self.snapshots.get(key)
-        return known is None or known.stamp != stamp_of(path) or now - known.taken_at > OLDEST
+        if known is None or known.problem:  # which may have passed without a write
+            return True
+        return known.stamp != stamp_of(path) or now - known.taken_at > OLDEST
 
     def _take(self, key: str, path: Path) -> Snapshot:
         before, now = stamp_of(path), self.clock.now()
@@ -144,7 +151,9 @@ class Refresher:
                     },
                 )
         except Exception as error:  # noqa: BLE001 - other files must still be read
-            return replace(unread, problem=str(error))
+            known = self.snapshots.get(key)
+            same = known is not None and known.problem == str(error)
+            return known if known is not None and same else replace(unread, problem=str(error))
         return taken
 
     def _keep(self, found: dict[str, Snapshot | None]) -> None:
