@@ -63,8 +63,14 @@ class EventEmitter:
 
     def dead_lettered(self, tx: StoreTransaction, moved: Iterable[tuple[str, str, Reason]]) -> None:
         """Emit that messages (id, peer, reason) became dead letters."""
-        about: dict[str, Any] = {"agent": self.agent, "at": tx.now, "error": ""}
-        self.emit(tx, *(DeadLettered(**about, message_id=i, peer=p, reason=r) for i, p, r in moved))
+        agent, at = self.agent, tx.now
+        self.emit(
+            tx,
+            *(
+                DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="")
+                for i, p, r in moved
+            ),
+        )
 
     def retried(
         self,
@@ -79,8 +85,10 @@ class EventEmitter:
         if self._hooks.wanted(Retried):
             named: dict[str, Any] = {"agent": self.agent, "at": tx.now, "peer": peer}
             named |= {"error": error, "due_at": due_at}
-            tried = (Retried(**named, message_id=c.id, attempt=c.attempt) for c in sorted(counted))
-            self.emit(tx, *tried)
+            self.emit(
+                tx,
+                *(Retried(**named, message_id=c.id, attempt=c.attempt) for c in sorted(counted)),
+            )
 
     def lease_ended(
         self,
@@ -124,15 +132,24 @@ class EventEmitter:
         if moved.cancelled:
             self.cancelled(tx, [(i, peer, reason) for i, reason in moved.cancelled])
         if moved.failed and self._hooks.wanted(Failed):
-            about: dict[str, Any] = {"agent": agent, "at": at, "peer": peer}
-            self.emit(tx, *(Failed(**about, message_id=i, error=why) for i, why in moved.failed))
+            self.emit(
+                tx,
+                *(
+                    Failed(agent=agent, at=at, message_id=i, peer=peer, error=why)
+                    for i, why in moved.failed
+                ),
+            )
 
     def cancelled(self, tx: StoreTransaction, ended: Iterable[tuple[str, str, str]]) -> None:
         """Emit that messages (id, peer, reason) are cancelled."""
         if self._hooks.wanted(Cancelled):
-            about: dict[str, Any] = {"agent": self.agent, "at": tx.now}
+            agent, at = self.agent, tx.now
             self.emit(
-                tx, *(Cancelled(**about, message_id=i, peer=p, reason=r) for i, p, r in ended)
+                tx,
+                *(
+                    Cancelled(agent=agent, at=at, message_id=i, peer=p, reason=r)
+                    for i, p, r in ended
+                ),
             )
 
     def _dropped(self, message_id: str, peer: str, reason: str, at: Millis) -> Dropped:
