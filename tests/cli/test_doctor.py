@@ -349,6 +349,19 @@ def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(
     )
 
 
+@contextmanager
+def one_of_two_taken(home: Path, billing: Postbox) -> Iterator[None]:
+    """Hold one of two messages to shop in a block, and acknowledge it at the end."""
+    with Postbox(home / "shop.db", agent="shop", start=False, lease=600) as shop:
+        for session in ("a", "b"):
+            billing.session(session).send("shop", 1)
+        billing.run_until_idle()
+        held = shop.receive()
+        yield
+        assert held is not None
+        held.ack()
+
+
 def later(monkeypatch: pytest.MonkeyPatch, seconds: int = 120) -> None:
     """Let two minutes pass, or fewer seconds."""
     now = SystemClock().now()
@@ -393,15 +406,9 @@ def test_messages_behind_a_handler_of_some_seconds_are_no_warning(
     cli: Cli, home: Path, billing: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker has one of them, so it may take the other when it is done."""
-    with Postbox(home / "shop.db", agent="shop", start=False, lease=600) as shop:
-        for session in ("a", "b"):
-            billing.session(session).send("shop", 1)
-        billing.run_until_idle()
-        held = shop.receive()
+    with one_of_two_taken(home, billing):
         later(monkeypatch, 6)
         verdict = level(cli("doctor", "--json"), "handling")
-        assert held is not None
-        held.ack()
 
     assert "ok" == verdict
 
@@ -434,15 +441,9 @@ def test_mail_behind_a_handler_that_does_not_end_is_a_warning(
     cli: Cli, home: Path, billing: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something is in hand, so a worker runs: it hangs, or is too slow."""
-    with Postbox(home / "shop.db", agent="shop", start=False, lease=600) as shop:
-        for session in ("a", "b"):
-            billing.session(session).send("shop", 1)
-        billing.run_until_idle()
-        held = shop.receive()
+    with one_of_two_taken(home, billing):
         later(monkeypatch)
         found, cure = said(cli("doctor", "--json"), "handling")
-        assert held is not None
-        held.ack()
 
     assert "messages wait in 1 lane, the oldest from 2 m ago; leased: 1 lane" == found
     assert "ls lanes --state leased" in cure

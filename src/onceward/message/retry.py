@@ -57,7 +57,7 @@ class RetryPolicy:
     open_for: Span | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid durations, and what is no wait or stop."""
+        """Refuse invalid durations, and a wait or stop that cannot be called."""
         if not (callable(self.wait) and callable(self.stop)):
             msg = "wait and stop must be objects of tenacity, as in RetryPolicy(wait_fixed(1), …)"
             raise InvalidArgument(msg)
