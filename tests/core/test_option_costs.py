@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -70,13 +71,18 @@ class Program:
 
 
 def reads(box: Postbox) -> list[str]:
-    """Return the list that gets the statements of the engines' reading connection."""
-    seen: list[str] = []
+    """
+    Return the list that gets this thread's statements on the engines' reading connection.
+
+    Other threads, maintenance for one, read when they are due.
+    """
+    seen, this_thread = list[str](), get_ident()
     reader = box._db._reader
     assert reader is not None
 
     def note(_: object, sql: str, __: object) -> bool:
-        seen.append(" ".join(sql.split()))
+        if get_ident() == this_thread:
+            seen.append(" ".join(sql.split()))
         return True
 
     reader.exec_trace = note
