@@ -15,9 +15,10 @@ from statistics import median
 from typing import Final
 from unittest.mock import patch
 
+from tests.bench.crew import LONGEST, Link, hear, over, running
 from tests.bench.mail import UNBOUNDED, note
 from tests.bench.measure import Goal, Lap, Result, alternate
-from tests.bench.memory import largest_mb
+from tests.bench.memory import present_mb
 from tests.bench.plan import Plan
 
 from onceward import Postbox
@@ -38,13 +39,13 @@ def recipients(plan: Plan) -> Iterator[Result]:
     """Deliver rounds of one message each to a thousand recipients and to ten, in turns."""
     size = plan.messages(MANY, per_second=PER_SECOND)
     with _sender(plan.room("few"), FEW) as few, _sender(plan.room("many"), size) as many:
-        before = largest_mb()
         took = list[float]()
         pairs = alternate(
             lambda: _timed_lap(many, size, took), lambda: _lap(few, FEW, max(1, size // FEW)),
             rounds=plan.rounds,
         )  # fmt: skip
-        grown = 1000 * (largest_mb() - before) / size
+    with running(grow, plan.room("memory"), size) as link:
+        grown = hear(link)
     yield Result(
         case="recipients",
         durability="safe",
@@ -60,6 +61,20 @@ def recipients(plan: Plan) -> Iterator[Result]:
         else (),
     )
     yield _beyond(plan, size)
+
+
+def grow(link: Link, folder: Path, size: int) -> None:
+    """
+    Deliver to each recipient and tell by how many KB that grows this process for each.
+
+    This is the body of the other process: memory that earlier cases have freed hides the growth.
+    """
+    with _sender(folder, size) as box:
+        link.send("ready")
+        before = present_mb()
+        _lap(box, size, 1)
+        link.send(1000 * (present_mb() - before) / size)
+        over(link, LONGEST)
 
 
 def _beyond(plan: Plan, size: int) -> Result:
