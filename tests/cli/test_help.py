@@ -42,6 +42,12 @@ def test_a_page_explains_every_option(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
+def test_a_default_has_its_unit(name: str) -> None:
+    """A duration is shown as 7d, not as 604800.0."""
+    assert [] == re.findall(r"default: \d+\.\d+\]", page(name))
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_the_summary_is_the_docstring_s_first_line(name: str) -> None:
     """The list of commands reads it from the source, without importing the command."""
     module, _, function = COMMANDS[name].partition(":")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.ops.cli.durations import ago, seconds
+from onceward.ops.cli.durations import ago, seconds, written
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,15 @@ from onceward.ops.cli.durations import ago, seconds
 def test_a_span_is_read_in_seconds(text: str, expected: float) -> None:
     """Units add up, and a bare number is seconds."""
     assert pytest.approx(expected) == seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [(0, "0s"), (0.3, "0.3s"), (1, "1s"), (60, "1m"), (90, "90s"), (86_400, "1d"), (604_800, "7d")],
+)
+def test_a_default_is_written_as_it_can_be_given(span: float, expected: str) -> None:
+    """The help page shows the default in its largest unit."""
+    assert (expected, span) == (written(span), seconds(expected))
 
 
 @pytest.mark.parametrize(

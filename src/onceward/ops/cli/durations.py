@@ -26,7 +26,13 @@ def converted(_: Any, tokens: Sequence[Any]) -> Span:
     return Span(seconds(tokens[0].value))
 
 
-SpanOption = Annotated[Span, Parameter(converter=converted)]
+def written(span: float) -> str:
+    """Return a default in the largest unit of which it is a multiple: 90s, 1m, 7d."""
+    unit = next((name for name in ("d", "h", "m") if span and span % times.UNITS[name] == 0), "s")
+    return f"{span / times.UNITS[unit]:g}{unit}"
+
+
+SpanOption = Annotated[Span, Parameter(converter=converted, show_default=written)]
 """An option that takes a span and has a default."""
 MaybeSpan = Annotated[Span | None, Parameter(converter=converted)]
 """An option that takes a span and is absent by default."""

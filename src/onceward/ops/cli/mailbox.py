@@ -14,7 +14,7 @@ from onceward.message.record import MailboxFilters
 from onceward.message.settings import DAY
 from onceward.message.vocabulary import ReaderMode
 from onceward.ops.cli.command import Found, command, picked
-from onceward.ops.cli.durations import MaybeMoment, MaybeSpan, Span
+from onceward.ops.cli.durations import MaybeMoment, MaybeSpan, Span, written
 from onceward.ops.cli.exit_codes import NothingThere, TimedOut, code_of_all
 from onceward.ops.cli.options import (
     Body,
@@ -95,7 +95,7 @@ def ensure(
     name: NewName | None = None,
     /,
     *,
-    ttl: MaybeSpan = LIFE,
+    ttl: Annotated[MaybeSpan, Parameter(show_default=written)] = LIFE,
     forever: Annotated[bool, Quiet] = False,
     description: str = "",
     newest_per_key: Annotated[bool, Quiet] = False,
