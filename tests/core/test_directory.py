@@ -6,10 +6,11 @@ A change or a missing file is noticed.
 
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from tests.children import PYTHON, run, side_by_side
@@ -24,7 +25,8 @@ from onceward.errors import (
 )
 from onceward.features.channels import directory as channels
 from onceward.features.channels.directory import ChannelConfig
-from onceward.file import open_files
+from onceward.file import connection, open_files
+from onceward.file import directory as file_directory
 from onceward.file.database import Database
 from onceward.file.directory import (
     VERSION,
@@ -104,6 +106,33 @@ def test_the_first_opening_makes_it(tmp_path: Path) -> None:
         home.close()
 
     assert (True, ["a"]) == (before, found)
+
+
+def test_a_process_with_many_files_keeps_it_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening beside many others opens no connection of its own to read its entry."""
+    for name in "abc":
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
+    monkeypatch.setattr(file_directory, "FEW", 1)
+    opened = list[Path]()
+    alone = connection.connect
+
+    def counted(path: Path, *, readonly: bool) -> Any:
+        opened.append(path)
+        return alone(path, readonly=readonly)
+
+    monkeypatch.setattr(file_directory, "connect", counted)
+    with ExitStack() as boxes:
+        first, second, _ = (
+            boxes.enter_context(Postbox(tmp_path / f"{name}.db", agent=name, start=False))
+            for name in "abc"
+        )
+        kept = open_files.finds(first._home.path)
+        second.close()
+        assert ([first._home.path], True) == (opened, kept)
+        assert ["b", "c"] == [each.name for each in first.agents.list()]
+    assert not open_files.finds(first._home.path)
 
 
 def test_agents_are_enrolled_once(directory: DirectoryDatabase) -> None:

@@ -185,16 +185,16 @@ def test_a_look_that_another_thread_has_begun_before_does_not_serve(
     monkeypatch.setattr(descriptors, "MANY", 1)
     table, path, held = descriptors.DescriptorTable(clock=lambda: 0.5), tmp_path / "a", list[int]()
     path.touch()
-    listed = descriptors._numbers
+    look = table._open.now
 
     def meanwhile() -> set[int]:
-        numbers = listed()
+        numbers = look()
         if not held:  # the first number was that of the listing
             held.extend(os.open(each, os.O_RDONLY) for each in (os.devnull, path))
             table.forget()
         return numbers
 
-    monkeypatch.setattr(descriptors, "_numbers", meanwhile)
+    monkeypatch.setattr(table._open, "now", meanwhile)
     before, after = table.holder(path), table.holder(path)
     for number in held:
         os.close(number)

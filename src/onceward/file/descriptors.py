@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,13 @@ MOMENT: Final = 1.0
 """Seconds for which such a scan is used."""
 NEXT: Final = 8
 """Number of lowest free descriptors among which those of a connection that just opened are."""
+COUNTED: Final = "/proc/self/fd"
+"""The folder whose size is the number of open descriptors, on Linux from version 6.2 on."""
+HIGHEST: Final = 4096
+"""Descriptors from this number on are listed, not polled."""
 SIDE_FILES: Final = ("", "-wal", "-shm")
+CLOSED: Final = getattr(select, "POLLNVAL", 0)
+"""What a poll says of a number that is no open descriptor."""
 Found = tuple[int, str]
 """A descriptor and the name of its file."""
 
@@ -32,6 +39,51 @@ class _Scan(NamedTuple):
     at: float
     asked: int
     """Number of calls of ``forget`` before it began."""
+
+
+class _OpenNumbers:
+    """
+    Tell which descriptors of this process are open.
+
+    Listing them takes the system 0.4 µs for each, one poll of all numbers a sixth of that. The
+    numbers polled are complete if as many are open as the system counts.
+    """
+
+    def __init__(self) -> None:
+        self._polled, self._upto = select.poll() if hasattr(select, "poll") else None, 0
+
+    def now(self) -> set[int]:
+        """Return the open descriptors; none where the system tells none."""
+        return self._poll() or self._list()
+
+    def _poll(self) -> set[int] | None:
+        """Return all open descriptors; None if some may be missing."""
+        if self._polled is None:
+            return None
+        try:
+            count = os.stat(COUNTED).st_size
+            self._watch(count + NEXT)
+            upto = self._upto
+            states = self._polled.poll(0) if count else ()
+        except (OSError, RuntimeError):  # no such count, too many numbers; another thread polls
+            return None
+        found = set(range(upto)).difference(n for n, state in states if state & CLOSED)
+        return found if len(found) == count else None
+
+    def _list(self) -> set[int]:
+        try:
+            found = set(map(int, os.listdir("/dev/fd")))
+        except (OSError, ValueError):
+            return set()
+        self._watch(max(found, default=0) + 1)
+        return found
+
+    def _watch(self, upto: int) -> None:
+        """Poll all numbers below *upto* from now on."""
+        if self._polled is not None:
+            for number in range(self._upto, min(upto, HIGHEST)):
+                self._polled.register(number, 0)
+                self._upto = number + 1
 
 
 class DescriptorTable:
@@ -49,6 +101,7 @@ class DescriptorTable:
         self._taken = set[int]()
         """Descriptors that were in use at the last scan or have been found in use since."""
         self._ours: dict[FileKey, int] = {}
+        self._open = _OpenNumbers()
 
     def holder(self, path: Path) -> Found | None:
         """Return a descriptor of the database at *path* or of its side files, or None."""
@@ -101,7 +154,7 @@ class DescriptorTable:
 
     def _look(self, now: float) -> _Scan:
         held: defaultdict[FileKey, list[int]] = defaultdict(list)
-        asked, numbers = self._asked, _numbers()
+        asked, numbers = self._asked, self._open.now()
         for number in numbers - set(self._ours.values()):
             key = _key(number)
             if key is None:  # that of the scan itself, which is free again
@@ -118,13 +171,6 @@ def _key(number: int) -> FileKey | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _numbers() -> set[int]:
-    try:
-        return set(map(int, os.listdir("/dev/fd")))
-    except (OSError, ValueError):
-        return set()
 
 
 table: Final = DescriptorTable()
