@@ -86,7 +86,7 @@ def test_many_openings_share_a_look_at_the_descriptors(
     monkeypatch.setattr(descriptors, "table", table)
     with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
         deliver(box, names[:40])
-        count(monkeypatch, descriptors, "_numbers", calls)
+        count(monkeypatch, table._open, "now", calls)
         deliver(box, names[40:50])
         same = calls.total()
         now[0] += descriptors.MOMENT

@@ -25,7 +25,7 @@ HIGHEST: Final = 4096
 """Descriptors from this number on are listed, not polled."""
 SIDE_FILES: Final = ("", "-wal", "-shm")
 CLOSED: Final = getattr(select, "POLLNVAL", 0)
-"""What a poll says of a number that is no open descriptor."""
+"""The state of a polled number that is not an open descriptor."""
 Found = tuple[int, str]
 """A descriptor and the name of its file."""
 
@@ -53,7 +53,7 @@ class _OpenNumbers:
         self._polled, self._upto = select.poll() if hasattr(select, "poll") else None, 0
 
     def now(self) -> set[int]:
-        """Return the open descriptors; none where the system tells none."""
+        """Return the open descriptors; an empty set if the system lists none."""
         return self._poll() or self._list()
 
     def _poll(self) -> set[int] | None:
@@ -79,7 +79,7 @@ class _OpenNumbers:
         return found
 
     def _watch(self, upto: int) -> None:
-        """Poll all numbers below *upto* from now on."""
+        """Poll all numbers below *upto*, in the next looks too."""
         if self._polled is not None:
             for number in range(self._upto, min(upto, HIGHEST)):
                 self._polled.register(number, 0)
