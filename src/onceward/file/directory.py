@@ -43,8 +43,8 @@ FEW: Final = 8
 """
 Number of open files up to which an opening reads the directory by a connection of its own.
 
-A process with more keeps the directory open: it takes three descriptors, and saves 0.5 ms of
-each further opening.
+A process with more keeps the directory open: it takes three descriptors, and saves each further
+opening a connection.
 """
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x6F6E6469  # "ondi"
