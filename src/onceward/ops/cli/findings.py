@@ -359,8 +359,8 @@ def handling(health: Health, found: FileReader, path: Path) -> Finding:
     """
     Examine messages that could be handled but wait: no worker runs, or too few.
 
-    If no live process has taken a message for some seconds, there is no worker. Too few workers are
-    a warning only after a minute, because the messages of a burst also wait.
+    If no live process has taken a message for some seconds, no worker runs. Too few workers are a
+    warning only after a minute, because the messages of a burst also wait.
     """
     numbers, now = stats(found), SystemClock().now()
     count = numbers["inbox_pending"] + numbers["inbox_processing"]
