@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from threading import Event
+from typing import NoReturn
 
 import pytest
 
-from onceward import AsyncPostbox, Postbox
+from onceward import Agent, AsyncPostbox, Postbox
 from onceward.api import postbox, routing
 from onceward.core.deliver.peers import PeerInfo
+from onceward.core.maintenance import Maintenance
 from onceward.errors import InvalidArgument, StoreClosed
+from onceward.file import open_files
 from onceward.file.transaction import StoreTransaction
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
@@ -308,6 +312,62 @@ def test_a_listener_that_cannot_listen_closes_the_file(tmp_path: Path) -> None:
 
     assert ["listen a", "close"] == doorway.said
     Postbox(tmp_path / "a.db", agent="a", start=False).close()
+
+
+class Broken(Exception):
+    """What a part of a postbox raises."""
+
+
+def _raise(*_: object) -> NoReturn:
+    raise Broken
+
+
+def _deaf(folder: Path, agent: Agent, patch: pytest.MonkeyPatch) -> Postbox:
+    del patch
+    return Postbox(folder / "a.db", agent=agent, listeners=[_raise])
+
+
+def _wrong_transport(folder: Path, agent: Agent, patch: pytest.MonkeyPatch) -> Postbox:
+    patch.setattr(routing, "FileTransport", _raise)
+    return Postbox(folder / "a.db", agent=agent)
+
+
+def _unwilling(folder: Path, agent: Agent, patch: pytest.MonkeyPatch) -> Postbox:
+    del patch
+
+    @agent.at_open
+    async def at_open(_: Postbox) -> None:
+        raise Broken
+
+    return Postbox(folder / "a.db", agent=agent)
+
+
+def _threadless(folder: Path, agent: Agent, patch: pytest.MonkeyPatch) -> Postbox:
+    patch.setattr(Maintenance, "start", _raise)
+    return Postbox(folder / "a.db", agent=agent)
+
+
+@pytest.mark.parametrize("fail", [_deaf, _wrong_transport, _unwilling, _threadless])
+def test_an_opening_that_fails_closes_what_it_opened(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fail: Callable[[Path, Agent, pytest.MonkeyPatch], Postbox],
+) -> None:
+    """A program that tries it again and again keeps no file and no loop of a failure."""
+    agent = Agent("a")
+
+    @agent.on("job")
+    async def job(_: int) -> None:
+        """Do nothing."""
+
+    with pytest.raises(Broken):
+        fail(tmp_path, agent, monkeypatch)
+
+    assert {} == open_files.files
+    loops = [each for each in threading.enumerate() if each.name == "onceward-loop"]
+    for loop in loops:
+        loop.join(10)
+    assert [False] * len(loops) == [loop.is_alive() for loop in loops]
 
 
 def test_a_transport_that_hangs_delays_closing_by_its_timeout(

@@ -180,21 +180,15 @@ class Postbox(Session, EventSource):
         )  # fmt: skip
         self._rng = controls.rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
-        self._routes = TransportRouter(
-            self._db, settings=self._settings, transports=transports, vfs=controls.vfs
-        )
-        self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
-        self._home = DirectoryHandle(self._db, self._settings)
-        inspect = judging(self._home, self._db.agent)
-        receiver = partial(Receiver, self._db, settings=self._settings, hooks=self._hooks)
-        receiver = partial(receiver, features=STORING, inspect=inspect)
-        handled = start and self._handlers is not None
-        self._receiver, self._door = receiver(), receiver(network=True, handled=handled)
-        self._listeners: list[Listener] = []
         self._lock, self._closed, self._loop = Lock(), False, loop
+        self._close_within = self._settings.stop_timeout
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=controls.vfs)
-        try:
+        with ExitStack() as parts:
+            parts.callback(self._run.end)
+            parts.callback(self._stop_loop)
+            self._connect(parts, controls, transports, handled=start and self._handlers is not None)
             self._build_runtime(controls.ids or _ids_of(controls.clock))
+            parts.callback(lambda: self.stop(self._close_within))
             self._prepare_agent()
             if start or name is not None:
                 self._register(engines=start)
@@ -203,10 +197,35 @@ class Postbox(Session, EventSource):
             self._listen(listeners, self._door)
             if start:
                 self._start()
-        except BaseException:
-            self._stop_receiving()
-            self._run.end()
-            raise
+            self._parts = parts.pop_all()
+
+    def _connect(
+        self,
+        parts: ExitStack,
+        controls: Controls,
+        transports: Mapping[str, Transport | MakeTransport] | None,
+        *,
+        handled: bool,
+    ) -> None:
+        """Prepare to reach peers, the home and senders; *parts* closes what that opens."""
+        db, settings = self._db, self._settings
+        self._routes = TransportRouter(
+            db, settings=settings, transports=transports, vfs=controls.vfs
+        )
+        self._files = OpenAgentFiles(db, settings, self._routes.file_of)
+        self._home = DirectoryHandle(db, settings)
+        inspect = judging(self._home, db.agent)
+        receiver = partial(Receiver, db, settings=settings, hooks=self._hooks)
+        receiver = partial(receiver, features=STORING, inspect=inspect)
+        self._receiver, self._door = receiver(), receiver(network=True, handled=handled)
+        self._listeners: list[Listener] = []
+        for close in (
+            self._home.close,
+            self._files.close,
+            self._close_routes,
+            self._stop_receiving,
+        ):
+            parts.callback(close)
 
     def _prepare_agent(self) -> None:
         """Run the functions that the agent wants to run when its file is opened."""
@@ -714,15 +733,8 @@ class Postbox(Session, EventSource):
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
-        with ExitStack() as steps:  # all of them, last to first, also after an error
-            steps.callback(self._run.end)
-            steps.callback(self._stop_loop)
-            steps.callback(self._home.close)
-            steps.callback(self._files.close)
-            steps.callback(self._routes.close, max(limit, CLOSE_WITHIN))
-            steps.callback(self._stop_receiving)
-            self.stop(limit)
+            self._closed, self._close_within = True, limit
+        self._parts.close()  # all of them, last to first, also after an error
 
     def _stop_limit(self, timeout: Span | None) -> float:
         return self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
@@ -730,6 +742,9 @@ class Postbox(Session, EventSource):
     def _stop_loop(self) -> None:
         if self._shared_loop is not None:
             self._shared_loop.leave()
+
+    def _close_routes(self) -> None:
+        self._routes.close(max(self._close_within, CLOSE_WITHIN))
 
     def _stop_receiving(self) -> None:
         """Close all listeners, last to first, even if one of them raises."""
