@@ -20,6 +20,7 @@ import pytest
 from tests.leftovers import Leftovers
 from tests.ready_made import ReadyMade, copied, make
 
+from onceward.file import open_files
 from onceward.testing import Harness
 
 HERE = Path(__file__).parent
@@ -230,6 +231,16 @@ def left_behind(request: pytest.FixtureRequest, leftovers: Leftovers) -> Iterato
         yield
     if request.node.get_closest_marker("broken") is None:
         assert [] == found + ([] if folder is None else leftovers.offenders(folder))
+
+
+@pytest.fixture(autouse=True)
+def closed_files() -> Iterator[None]:
+    """After the test this process has no agent's file or directory open that it opened in it."""
+    before = set(open_files.files)
+    yield
+    assert [] == [
+        str(opened.path) for name, opened in open_files.files.items() if name not in before
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,10 @@ CALLS: dict[str, Callable[[Postbox], object]] = {
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Postbox:
+def box(tmp_path: Path) -> Iterator[Postbox]:
     """Return a postbox that knows every recipient."""
-    return Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True)
+    with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as made:
+        yield made
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)

@@ -495,7 +495,8 @@ def test_a_question_of_a_session_is_answered_from_its_page(writer: TestClient, h
     with Postbox(home.path / "asker.db", agent=asker, start=False, testing=testing) as made:
         made.session("trip").send("asker", 1, type="job")
         made.run_until_idle()
-        box(home, "mailer").run_until_idle()
+        with box(home, "mailer") as mailer:
+            mailer.run_until_idle()
         writer.app.state.site.refresher.refresh()  # type: ignore[attr-defined]
         page = writer.get("/agents/asker/sessions/trip").text
         [answer] = re.findall(r'href="(/agents/mailer/act/answer\?id=[^"]+)"', page)

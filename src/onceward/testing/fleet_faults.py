@@ -235,8 +235,7 @@ def unwitnessed(world: World, n: int) -> Outcome:
 
 def begun_anew(world: World, n: int) -> Outcome:
     """Lose the recipient's disk and begin its file again; then replay a dead letter of another."""
-    pair(world, "again")
-    near, far = ends(world, "again")
+    near, far = pair(world, "again")
     deliver(world, near, far, n)
     world.rest()
     _delete(far.file.path)

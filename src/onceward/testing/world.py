@@ -48,9 +48,15 @@ class World:
     def open(
         self, agent: Agent | str, *, where: str = "", faults: Iterable[Fault] = (), **settings: Any
     ) -> Postbox:
-        """Open an agent's file, created on first use; *faults* happen to deliveries to a url."""
+        """
+        Open an agent's file, created on first use; *faults* happen to deliveries to a url.
+
+        A postbox of this world that has the file open is closed first.
+        """
         name = agent.name if isinstance(agent, Agent) else agent
         path = self.path(name, where)
+        if path in self._open:
+            self.shut(self._open[path])
         path.parent.mkdir(parents=True, exist_ok=True)
         chosen = load_settings(None, {**QUICK, **settings})
         transports = {SCHEME: FaultyTransport(Wire(self._acceptors), faults)}
