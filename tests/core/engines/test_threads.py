@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -302,6 +304,56 @@ def test_an_ended_task_begins_no_run(threads: EngineThreads) -> None:
 
     assert [True] * len(tasks) == [task.over.wait(LIMIT) for task in tasks]
     assert ([True, False], (0, 1)) == (over, (waiting.runs, running.runs))
+
+
+def test_an_ended_task_is_freed(threads: EngineThreads) -> None:
+    """The time at which it was due keeps neither it nor the file that it works for."""
+    work = Counted()
+    task = planned(threads, work, 3600.0)
+    assert ended(threads, task)
+    freed = weakref.ref(work)
+    del task, work
+    gc.collect()
+
+    assert freed() is None
+
+
+def test_a_closed_postbox_is_freed(tmp_path: Path) -> None:
+    """A process that opens and closes files all day keeps none of them in memory."""
+    agent = Agent("a")
+    handled = Event()
+
+    @agent.on("job")
+    async def job(_: int) -> None:
+        handled.set()
+
+    box = Postbox(tmp_path / "a.db", agent=agent, maintenance_interval=3600.0)
+    box.send("a", 1, type="job")
+    assert handled.wait(LIMIT)
+    box.close()
+    freed = weakref.ref(box)
+    del box
+
+    until(lambda: gc.collect() >= 0 and freed() is None)
+
+
+def test_a_task_has_one_alarm_however_often_it_runs(threads: EngineThreads) -> None:
+    """A due time after the alarm is looked at when the alarm rings; an earlier one gets its own."""
+    task = Waited(lambda: None)
+    threads.plan(task, 10.0)
+    [first] = threads._alarms
+    for _ in range(3):
+        threads._plan(task, 20.0)
+    assert [first] == threads._alarms
+
+    threads._ring(threads._alarms.pop(), first.at)
+    [second] = threads._alarms
+    assert ("idle", task.due, task) == (task.state, second.at, second.task)
+
+    threads._plan(task, 5.0)
+    assert (task.due, None) == (min(threads._alarms).at, second.task)
+    threads._ring(min(threads._alarms), task.due)
+    assert "queued" == task.state
 
 
 def test_a_task_that_raises_costs_no_thread(

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
+from dataclasses import dataclass, field
 from itertools import count
 from threading import Event, Lock, Thread, current_thread, get_ident
 from typing import Final, Literal, cast
@@ -77,9 +78,21 @@ class EngineTask:
         """The thread that runs it now."""
         self.ended = False
         self.due = math.inf
+        self.alarm: _Alarm | None = None
+        """Looks whether it is due, not later than ``due``."""
         self.queued_at = 0.0
         self.over: Event | None = None
         """Set once the task has ended and no longer runs; None if nothing waits for that."""
+
+
+@dataclass(order=True, slots=True)
+class _Alarm:
+    """A time at which the waiting thread looks whether a task is due."""
+
+    at: float
+    number: int
+    task: EngineTask | None = field(compare=False)
+    """None if the task has ended or has an earlier alarm: an alarm keeps no closed file."""
 
 
 class _File:
@@ -107,7 +120,7 @@ class EngineThreads:
         self._waits = self._woken = False
         """Whether a thread waits for the files, and whether its wait was ended."""
         self._waits_until = 0.0
-        self._timers: list[tuple[float, int, EngineTask]] = []
+        self._alarms: list[_Alarm] = []
         self._number = count()
         self._files: dict[Notifier, _File] = {}
         self._rest = EngineTask("onceward-rest", self._let_rest)
@@ -216,13 +229,27 @@ class EngineThreads:
             task.state = "idle"
             if seconds is not None and seconds < math.inf:
                 task.due = time.monotonic() + seconds
-                heapq.heappush(self._timers, (task.due, next(self._number), task))
-                if task.due < self._waits_until:
-                    self._wake_waiting()
+                self._set_alarm(task)
+
+    def _set_alarm(self, task: EngineTask) -> None:
+        """Have a task looked at when it is due, or at an earlier alarm that it already has."""
+        if task.alarm is not None and task.alarm.at <= task.due:
+            return
+        self._drop_alarm(task)
+        task.alarm = _Alarm(task.due, next(self._number), task)
+        heapq.heappush(self._alarms, task.alarm)
+        if task.due < self._waits_until:
+            self._wake_waiting()
 
     @staticmethod
-    def _finish(task: EngineTask) -> None:
+    def _drop_alarm(task: EngineTask) -> None:
+        if task.alarm is not None:
+            task.alarm.task = None
+            task.alarm = None
+
+    def _finish(self, task: EngineTask) -> None:
         task.state = "over"
+        self._drop_alarm(task)
         if task.over is not None:
             task.over.set()
 
@@ -365,10 +392,8 @@ class EngineThreads:
             self._waits = self._woken = False
             self._holding.add(get_ident())  # it is about to take a task
             now = time.monotonic()
-            while self._timers and self._timers[0][0] <= now:
-                due, _, task = heapq.heappop(self._timers)
-                if task.state == "idle" and task.due == due:
-                    self._enqueue(task)
+            while self._alarms and self._alarms[0].at <= now:
+                self._ring(heapq.heappop(self._alarms), now)
             soon = now + TOGETHER
             looks = [file for file in self._files.values() if file.look_at <= soon]
         try:
@@ -380,6 +405,16 @@ class EngineThreads:
                     file.notifier.look(file.version)
         except Exception as error:  # noqa: BLE001 - without this thread no engine would get notices
             log.failure("warning", "engines look again", error)
+
+    def _ring(self, alarm: _Alarm, now: float) -> None:
+        """Queue the task of an alarm if it is due, else set it another one."""
+        task = alarm.task
+        if task is not None:
+            task.alarm = None
+            if task.state == "idle" and task.due <= now:
+                self._enqueue(task)
+            elif task.state == "idle" and task.due < math.inf:
+                self._set_alarm(task)
 
     def _hear(self, found: Sequence[tuple[selectors.SelectorKey, int]]) -> bool:
         """Read the notices and notify their files; return whether some may be lost."""
@@ -400,7 +435,7 @@ class EngineThreads:
         """Return how long the wait may take."""
         with self._lock:
             now = time.monotonic()
-            first = self._timers[0][0] if self._timers else math.inf
+            first = self._alarms[0].at if self._alarms else math.inf
             look = min((file.look_at for file in self._files.values()), default=math.inf)
             self._waits_until = now if self._queue else min(first, look, now + LONGEST)
             return max(0.0, self._waits_until - now)
