@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
+from onceward.file.transaction import row_class
 
 SQL = "SELECT 1 AS id, 'x' AS text, 3 AS count, 4 AS id"
 
@@ -26,3 +27,16 @@ def test_a_row_is_a_tuple_with_names(tmp_path: Path) -> None:
     assert ([], [{"n": 5}]) == (none, [dict(each) for each in read])
     with pytest.raises(KeyError, match="cents"):
         row["cents"]
+
+
+def test_queries_with_ever_new_columns_fill_no_memory(tmp_path: Path) -> None:
+    """The classes of rows that were not asked for lately are made again, and rows stay usable."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        [first] = box.query('SELECT 7 AS "column 0"')
+        for number in range(1, 400):
+            box.query(f'SELECT 7 AS "column {number}"')
+        [again] = box.query('SELECT 7 AS "column 0"')
+
+    kept = row_class.cache_info().currsize
+    assert 400 > kept
+    assert (first, 7, 7) == (again, first["column 0"], again["column 0"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, SupportsIndex, TypeVar
@@ -427,7 +427,7 @@ class Row(tuple[Any, ...]):
         return _restored, (tuple(self._places), tuple(self))
 
 
-@cache
+@lru_cache(maxsize=256)
 def row_class(names: Sequence[str]) -> type[Row]:
     """Return the class of rows with these columns."""
     places: dict[str, int] = {}

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from inspect import Parameter
 from types import SimpleNamespace, UnionType
 from typing import (
@@ -441,7 +441,7 @@ def _check(call: Callable[..., Any], *, is_async: bool, path: tuple[Any, ...]) -
             _check(need.call, is_async=is_async, path=(*path, call))
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _needs_of(call: Callable[..., Any]) -> tuple[Need, ...]:
     """Return the parameters of a dependency to fill; others keep their defaults."""
     try:
