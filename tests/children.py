@@ -20,7 +20,7 @@ from tests.forking import Forked
 ENDS_WITHIN: Final = 60.0
 DUMPS_WITHIN: Final = 10.0
 PYTHON: Final = (sys.executable,)
-ONCEWARD: Final = (sys.executable, "-m", "onceward.ops.cli")
+ONCEWARD: Final = (sys.executable, "-m", "onceward")
 
 
 class Child(Forked[str]):

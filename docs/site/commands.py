@@ -23,7 +23,9 @@ OWN_HEADING = re.compile(r"\A# .*\n")
 USAGE = re.compile(r"```console\n[\w-]+")
 PART = re.compile(r"^\*\*(Arguments|Parameters)\*\*:$", re.MULTILINE)
 EXAMPLE = re.compile(r"^Example: ((?:.|\n(?!\n))*)", re.MULTILINE)
-INSTALL = "`python3 -m pip install 'onceward[cli]'` brings the command `onceward`."
+INSTALL = (
+    "`python3 -m pip install 'onceward[cli]'` brings the command `onceward`; `python3 -m onceward` is the same."
+)
 
 
 def pages() -> dict[str, str]:

@@ -15,7 +15,7 @@ from tests.waiting import until
 from onceward import Postbox
 
 Cli = Callable[..., Any]
-COMMAND = [sys.executable, "-m", "onceward.ops.cli"]
+COMMAND = [sys.executable, "-m", "onceward"]
 TIMES = "SELECT times FROM greeted"
 
 

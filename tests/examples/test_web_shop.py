@@ -65,7 +65,7 @@ def test_each_confirmed_order_is_charged_once(tmp_path: Path) -> None:
     """Whatever is killed, an order has one row, one message and one charge."""
     port, dice = free_port(), random.Random(7)
     server = ("uvicorn", "shop:app", "--workers", "2", f"--port={port}", "--log-level=error")
-    worker = ("onceward.ops.cli", "work", "billing:billing", "--processes", "2")
+    worker = ("onceward", "work", "billing:billing", "--processes", "2")
     with (
         running(*server, folder=tmp_path) as web,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10, trust_env=False) as client,

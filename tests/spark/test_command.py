@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 def _run(*tokens: str) -> tuple[int, dict[str, object]]:
     done = subprocess.run(
-        [sys.executable, "-m", "onceward.ops.cli", *tokens, "--json"],
+        [sys.executable, "-m", "onceward", *tokens, "--json"],
         capture_output=True,
         text=True,
         check=False,

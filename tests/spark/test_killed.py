@@ -30,7 +30,7 @@ def test_a_team_whose_processes_were_killed_has_lost_and_doubled_nothing(
     command = [
         sys.executable,
         "-m",
-        "onceward.ops.cli",
+        "onceward",
         "demo",
         "--seconds",
         "3",

@@ -28,7 +28,7 @@ def run_again_when_changed(words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         raise Usage("--reload needs watchfiles: pip install watchfiles") from error
     kept = [word for word in words if word not in {"--reload", "--reload=true"}]
-    command = shlex.join([sys.executable, "-m", "onceward.ops.cli", *kept])
+    command = shlex.join([sys.executable, "-m", "onceward", *kept])
     os.environ["PYTHONUNBUFFERED"] = "1"
     run_process(
         Path.cwd(),

@@ -25,7 +25,7 @@ def run_team(team_arguments: Sequence[Sequence[str]]) -> int:
     If a worker fails, the others are stopped gracefully: half a team would hide the fault.
     """
     told: SimpleQueue[int | Child] = SimpleQueue()
-    command = [sys.executable, "-m", "onceward.ops.cli", "work"]
+    command = [sys.executable, "-m", "onceward", "work"]
     with stops(told):
         team = [subprocess.Popen([*command, *words]) for words in team_arguments]  # noqa: S603 - our own program
         for child in team:

@@ -1,4 +1,4 @@
-"""Run ``python -m onceward.ops.cli`` as the script ``onceward``."""
+"""Run ``python -m onceward`` as the script ``onceward``."""
 
 import sys
 
