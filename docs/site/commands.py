@@ -24,7 +24,8 @@ USAGE = re.compile(r"```console\n[\w-]+")
 PART = re.compile(r"^\*\*(Arguments|Parameters)\*\*:$", re.MULTILINE)
 EXAMPLE = re.compile(r"^Example: ((?:.|\n(?!\n))*)", re.MULTILINE)
 INSTALL = (
-    "`python3 -m pip install 'onceward[cli]'` brings the command `onceward`; `python3 -m onceward` is the same."
+    "`python3 -m pip install 'onceward[cli]'` brings the command `onceward`;"
+    " `python3 -m onceward` is the same."
 )
 
 

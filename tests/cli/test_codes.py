@@ -62,6 +62,9 @@ def test_1_failed_where_the_system_refuses(cli: Cli, tmp_path: Path) -> None:
         "dead discard --all",
         "peers add far carrier-pigeon:x",
         "work a.db app:agent --processes 0",
+        "work a.db app:agent --home .",
+        "stats --db shop.db --home .",
+        "check shop.db --home .",
     ],
 )
 @pytest.mark.usefixtures("shop", "billing", "buried")

@@ -1,5 +1,6 @@
 """FILE: the word after a command may be the agent's file, wherever a command works on one."""
 
+import sys
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -52,6 +53,7 @@ def test_a_file_stands_before_the_other_words(cli: Cli, billing: Postbox) -> Non
     [
         ["send", "x.db", "hi", "--agent", "shop"],
         ["send", "x.db", "hi", "--db=shop.db"],
+        ["send", "x.db", "hi", "--home=."],
         ["send", "--", "x.db", "hi"],
         ["search", "a/b"],
         ["send", "billing", "x.db"],
@@ -60,7 +62,7 @@ def test_a_file_stands_before_the_other_words(cli: Cli, billing: Postbox) -> Non
 )
 @pytest.mark.usefixtures("home")
 def test_other_words_stay_words(tokens: list[str]) -> None:
-    """With --db, --agent or a double dash a name that ends in .db is a name."""
+    """With --db, --agent, --home or a double dash a name that ends in .db is a name."""
     assert tokens == with_file(tokens[0], tokens)
 
 
@@ -72,6 +74,26 @@ def test_a_path_to_a_file_is_a_file(home: Path) -> None:
 
     assert ["stats", "--db=files/shop"] == with_file("stats", ["stats", "files/shop"])
     assert ["stats", "shop"] == with_file("stats", ["stats", "shop"])
+
+
+def test_a_home_is_named_by_an_option(
+    cli: Cli, home: Path, shop: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes before ONCEWARD_HOME and ONCEWARD_DB; the agent is an option or ONCEWARD_AGENT."""
+    sent = shop.send("shop", "hello")
+    (home / "far").mkdir()
+    (home / "far" / "other.py").write_text("from onceward import Agent\nagent = Agent('other')\n")
+    made = cli("init", "other", "--home", home / "far")
+    monkeypatch.setenv("ONCEWARD_HOME", "nowhere")
+    monkeypatch.setenv("ONCEWARD_DB", "none.db")
+    monkeypatch.setattr(sys, "path", [str(home / "far"), *sys.path])
+
+    assert (0, 0) == (made.code, cli("stats", "--agent", "other", "--home", home / "far").code)
+    assert "hello" in cli("show", sent, "--home", home).out
+    assert 3 == cli("stats", "--home", home / "far").code
+    assert sent in cli("why", sent, "--home", home, "--json").out
+    assert 0 == cli("work", "other:agent", "--once", "--home", home / "far").code
+    assert ["directory.db", "other.db"] == sorted(each.name for each in (home / "far").glob("*.db"))
 
 
 @pytest.mark.usefixtures("home")

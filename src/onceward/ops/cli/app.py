@@ -31,8 +31,8 @@ Exactly-once messages between agents, in one SQLite file each.
 
 A command works on one agent's file: the word after the command, if it ends in .db, .sqlite or
 .sqlite3 or is a path to a file (onceward stats shop.db); or --db FILE; or --agent NAME for NAME.db
-in the home folder (ONCEWARD_HOME, else the current folder); or the environment variable ONCEWARD_DB
-or ONCEWARD_AGENT. Durations are written 5m, 2h30m, 250ms, 7d or in seconds.
+in the home folder (--home, else ONCEWARD_HOME, else the current folder); or the environment
+variable ONCEWARD_DB or ONCEWARD_AGENT. Durations are written 5m, 2h30m, 250ms, 7d or in seconds.
 
 On a terminal commands print tables, otherwise tab-separated lines without a header; --json prints
 one document with RFC 3339 times, and errors as objects on stderr.

@@ -16,7 +16,7 @@ GROUPS: Final = frozenset({"fleet", "keys", "nats", "ship"})
 """Commands and groups of them that work on many files, or on none."""
 OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore"})
 """Commands that have an argument FILE."""
-GIVEN: Final = ("--db", "--agent")
+GIVEN: Final = ("--db", "--agent", "--home")
 
 
 def with_file(name: str, tokens: Sequence[str]) -> list[str]:
@@ -24,7 +24,7 @@ def with_file(name: str, tokens: Sequence[str]) -> list[str]:
     Return the tokens of a command with its first word, if that is a file, as ``--db``.
 
     A word is a file if it ends in .db, .sqlite or .sqlite3, or is a path with a folder to a file
-    that exists. With --db or --agent, and after a double dash, no word is taken.
+    that exists. With --db, --agent or --home, and after a double dash, no word is taken.
     """
     parts = name.split()
     left = list(tokens[len(parts) :])

@@ -42,20 +42,25 @@ class Where(Answer):
     db: Path | None = None
     """The agent's file, or the word after the command. Default: ONCEWARD_DB, ONCEWARD_AGENT."""
     agent: str | None = None
-    """Instead of --db: the agent whose file is NAME.db in ONCEWARD_HOME, else here."""
+    """Instead of --db: the agent whose file is NAME.db in the home."""
+    home: Path | None = None
+    """The home folder of the agent. Default: ONCEWARD_HOME, else here."""
 
     def path(self) -> Path:
         """Return the file; raise Usage if nothing names one."""
         if self.db is not None and self.agent is not None:
             raise Usage("--db and --agent both name the file: give one of them")
-        named = self.db or (None if self.agent else env_or_project("db"))
+        if self.db is not None and self.home is not None:
+            raise Usage("--db names the file, and --home the folder of NAME.db: give one of them")
+        by_name = self.agent is not None or self.home is not None
+        named = self.db or (None if by_name else env_or_project("db"))
         if named:
             return Path(named)
         agent = self.agent or env_or_project("agent")
         if not agent:
             options = "--db FILE or --agent NAME, or set ONCEWARD_DB or ONCEWARD_AGENT"
             raise Usage(f"which agent? Give {options}")
-        return agent_file(agent)
+        return agent_file(agent, self.home)
 
 
 @Parameter(name="*")
@@ -96,8 +101,8 @@ def home_folder(home: Path | None) -> Path:
 
 def chosen(files: Sequence[Path], where: Where) -> list[Path]:
     """Return the files given as words, else the one of *where*; raise Usage if both name some."""
-    if files and (where.db is not None or where.agent is not None):
-        raise Usage("a FILE and --db or --agent both name the file: give one of them")
+    if files and (where.db, where.agent, where.home) != (None, None, None):
+        raise Usage("a FILE, --db, --agent and --home each name the file: give one of them")
     agents = [file for file in files if file.name != DIRECTORY]  # a glob of a home matches it too
     return agents or list(files) or [where.path()]
 

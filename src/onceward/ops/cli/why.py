@@ -63,9 +63,10 @@ def _row(found: Why, now: Millis) -> dict[str, Any]:
 
 def files_of(where: Where) -> list[Path]:
     """Return the named file, else those of the home."""
-    if where.db or where.agent or env_or_project("db") or env_or_project("agent"):
+    unnamed = where.home or not (env_or_project("db") or env_or_project("agent"))
+    if where.db or where.agent or not unnamed:
         return [where.path()]
-    folder = home_folder(None)
+    folder = home_folder(where.home)
     return sorted(path for path in folder.glob("*.db") if path.name != DIRECTORY)
 
 

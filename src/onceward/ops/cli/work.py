@@ -42,6 +42,7 @@ def work(
     workers: int | None = None,
     reload: Annotated[bool, Quiet] = False,
     once: Annotated[bool, Quiet] = False,
+    home: Path | None = None,
     log_level: LogLevel = "warning",
     log_format: LogFormat = "text",
     listening: Listening = LISTENING,
@@ -66,13 +67,14 @@ def work(
     Example: onceward work shop.db shop.agent:agent --metrics 127.0.0.1:9464
 
     Args:
-        db: The agent's file; default: NAME.db in ONCEWARD_HOME, else here; NAME is the agent's.
+        db: The agent's file; default: NAME.db in the home, where NAME is the agent's.
         target: Module and variable of the agent, searched from the current folder: shop:queue is
             the variable queue of shop.py.
         processes: Number of processes; if one fails, the others are stopped, with exit code 1.
         workers: Threads of each process that run handlers.
         reload: Restart whenever a Python file below the current folder changes.
         once: Handle due messages, then exit.
+        home: The home folder of NAME.db; default ONCEWARD_HOME, else here.
         log_level: Minimum level of the library's log lines on stderr.
         log_format: text: a readable line. json: one object per line. Ignored if the agent
             configures structlog.
@@ -80,13 +82,15 @@ def work(
     """
     if db is None:
         raise Usage("no agent is named: write module:agent, as in onceward work app:agent")
+    if target and home:
+        raise Usage(f"{db} is the file, and --home names the folder of NAME.db: give one of them")
     if processes < 1:
         raise Usage("--processes must be at least 1")
     if reload:
         return run_again_when_changed(sys.argv[1:])
     path, target = (Path(db), target) if target else (None, db)
     agent = load(target)
-    path = path or agent_file(agent.name)
+    path = path or agent_file(agent.name, home)
     options: dict[str, Any] = {} if workers is None else {"workers": workers}
     if processes > 1 and (listening.listen or listening.ask):
         msg = "--listen and --ask need a single process: run onceward serve beside the workers"
