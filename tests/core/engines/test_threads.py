@@ -373,6 +373,23 @@ def test_a_task_that_raises_costs_no_thread(
     assert ended(threads, *tasks)
 
 
+def test_work_that_raises_is_not_repeated(
+    threads: EngineThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is run once, such as a call of a session's handler, has no second try here."""
+    work = Counted()
+
+    def fail() -> None:
+        work()
+        raise SystemExit
+
+    threads.run("onceward-test", fail)
+    until(lambda: "SystemExit" in caplog.text)
+    until(lambda: not threads._running)
+
+    assert (1, []) == (work.runs, threads._alarms)
+
+
 def test_values_of_a_context_reach_no_other_task(threads: EngineThreads) -> None:
     """What a handler of one agent binds, as fields of its log, is not seen by another agent."""
     seen: list[str] = []

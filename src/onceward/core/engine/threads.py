@@ -165,6 +165,7 @@ class EngineThreads:
 
         """
         task = EngineTask(name, work)
+        task.ended = True  # an error does not repeat it
         with self._lock:
             if not self._threads:
                 self._start_thread()
