@@ -96,6 +96,17 @@ def test_a_home_is_named_by_an_option(
     assert ["directory.db", "other.db"] == sorted(each.name for each in (home / "far").glob("*.db"))
 
 
+@pytest.mark.usefixtures("shop", "billing")
+@pytest.mark.parametrize("command", ["check", "doctor"])
+def test_a_home_alone_is_all_its_files(cli: Cli, home: Path, command: str) -> None:
+    """Of the commands that examine several files; a home without one is not called sound."""
+    (home / "empty").mkdir()
+    ran, none = (cli(command, "--home", where, "--json") for where in (home, home / "empty"))
+
+    assert [True, True] == [name in ran.out for name in ("shop.db", "billing.db")]
+    assert (3, "") == (none.code, none.out)
+
+
 @pytest.mark.usefixtures("home")
 def test_a_file_that_is_not_there_is_named(cli: Cli) -> None:
     """The error is about the file, not about a word too many."""

@@ -11,7 +11,7 @@ from onceward.errors import OncewardError
 from onceward.ops.cli.command import picked
 from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY, code_of, problem
 from onceward.ops.cli.output import document, note, show
-from onceward.ops.cli.target import WHERE, Where, chosen, open_box
+from onceward.ops.cli.target import WHERE, Where, chosen_files, open_box
 
 COLUMNS: Final = ("path", "invariant", "offender", "rule")
 
@@ -29,11 +29,11 @@ def check(*files: Path, where: Where = WHERE) -> int:
     Example: onceward check shop.db billing.db
 
     Args:
-        files: The files; default as for --db.
+        files: The files; default as for --db, or all files of the --home.
 
     """
     unread: list[tuple[Path, OncewardError]] = []
-    paths = chosen(files, where)
+    paths = chosen_files(files, where)
     with ExitStack() as stack:
         boxes: list[tuple[Path, Postbox]] = []
         for path in paths:

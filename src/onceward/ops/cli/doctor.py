@@ -15,7 +15,7 @@ from onceward.ops.cli.mending import Change, mend
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.readonly import look
-from onceward.ops.cli.target import WHERE, Where, chosen, existing, open_box
+from onceward.ops.cli.target import WHERE, Where, chosen_files, existing, open_box
 
 Repair = Annotated[bool, Quiet, said("Repair what can be repaired, and print each change.")]
 DryRun = Annotated[bool, Quiet, said("Print what --repair would change, and change nothing.")]
@@ -45,12 +45,12 @@ def doctor(
     Example: onceward doctor shop.db --repair --dry-run
 
     Args:
-        files: The files; default as for --db.
+        files: The files; default as for --db, or all files of the --home.
 
     """
     if dry_run and not repair:
         raise Usage("--dry-run says what --repair would change: give both")
-    paths = [existing(path) for path in chosen(files, where)]
+    paths = [existing(path) for path in chosen_files(files, where)]
     changes = {path: mend(path, dry_run=dry_run) if repair else [] for path in paths}
     found = {path: list(examine(path)) for path in paths}
     sick = [path for path in found if any(each.level == "serious" for each in found[path])]

@@ -107,6 +107,22 @@ def chosen(files: Sequence[Path], where: Where) -> list[Path]:
     return agents or list(files) or [where.path()]
 
 
+def chosen_files(files: Sequence[Path], where: Where) -> list[Path]:
+    """Return the chosen files; with --home and neither a file nor an agent those of the home."""
+    if files or where.db or where.agent or not where.home:
+        return chosen(files, where)
+    found = home_files(where.home)
+    if not found:
+        cure = f"correct the name, or create one with onceward init NAME --home {where.home}"
+        raise NothingThere(f"{where.home} has no agent's file: {cure}")
+    return found
+
+
+def home_files(home: Path | None) -> list[Path]:
+    """Return the agents' files of a home; see ``home_folder``."""
+    return sorted(path for path in home_folder(home).glob("*.db") if path.name != DIRECTORY)
+
+
 def existing(path: Path) -> Path:
     """Return *path*; raise NothingThere if there is no file, because only init creates files."""
     refuse_deleted(path)

@@ -9,14 +9,13 @@ from typing import Annotated, Any, Final
 from onceward.errors import OncewardError
 from onceward.file.environment import env_or_project
 from onceward.message.clock import Millis, SystemClock
-from onceward.message.names import DIRECTORY
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.exit_codes import DONE, NothingThere, Usage
 from onceward.ops.cli.ls import without_nothing
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
-from onceward.ops.cli.target import WHERE, Where, home_folder
+from onceward.ops.cli.target import WHERE, Where, home_files
 from onceward.ops.views.beside import why_of_message
 from onceward.ops.views.messages import message_ids
 from onceward.ops.views.why import Why, agent_whys
@@ -66,8 +65,7 @@ def files_of(where: Where) -> list[Path]:
     unnamed = where.home or not (env_or_project("db") or env_or_project("agent"))
     if where.db or where.agent or not unnamed:
         return [where.path()]
-    folder = home_folder(where.home)
-    return sorted(path for path in folder.glob("*.db") if path.name != DIRECTORY)
+    return home_files(where.home)
 
 
 def found_in(files: list[Path], prefix: str) -> tuple[Path, str]:
