@@ -262,6 +262,20 @@ def test_a_home_without_a_directory_has_empty_lists(tmp_path: Path) -> None:
     assert "No channel is here" in page.text
 
 
+@pytest.mark.parametrize("given", [".", "agents", "agents/a.db"])
+def test_the_directory_of_a_folder_agents_is_above_it(tmp_path: Path, given: str) -> None:
+    """Its channels are shown, whether the home, that folder or a file of it is inspected."""
+    (tmp_path / "agents").mkdir()
+    with Postbox(tmp_path / "agents" / "a.db", agent="a", start=False) as box:
+        box.channels.create("news")
+    made = app([tmp_path / given])
+    made.state.site.refresher.refresh()
+    page = TestClient(made, base_url="http://localhost").get("/channels")
+    made.state.site.refresher.stop()
+
+    assert "/channels/news" in page.text
+
+
 def test_a_member_that_has_not_received_is_told(home: Home) -> None:
     """How many messages of the channel wait in its file."""
     testing = Controls(clock=home.clock)

@@ -38,9 +38,7 @@ class Targets:
 
     def directories(self) -> list[Path]:
         """Return the distinct directories of the homes."""
-        found = (
-            place / DIRECTORY if place.is_dir() else directory_path(place) for place in self._places
-        )
+        found = (path for place in self._places for path in _directories(place))
         return [path for path in dict.fromkeys(found) if path.exists()]
 
     def files(self) -> dict[str, Path]:
@@ -57,6 +55,13 @@ class Targets:
             self._taken.add(key)
             self._keys[path] = key
         return self._keys[path]
+
+
+def _directories(place: Path) -> tuple[Path, ...]:
+    """Return where the directory of a place may be; that of a folder ``agents`` is above it."""
+    if not place.is_dir():
+        return (directory_path(place),)
+    return place / DIRECTORY, directory_path(place / DIRECTORY)
 
 
 def _files(place: Path) -> list[Path]:
