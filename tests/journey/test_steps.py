@@ -225,16 +225,28 @@ def test_no_lock_is_held_while_the_function_runs(world: World) -> None:
     assert [("processed",)] * 2 == box.query("SELECT state FROM onceward_inbox")
 
 
-def test_a_step_after_a_write_is_refused(world: World) -> None:
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda ctx: ctx.tx.execute(NOTES),
+        lambda ctx: ctx.tx.execute("SELECT 1"),
+        lambda ctx: ctx.send(ctx.message.sender, "a message", type="note"),
+    ],
+    ids=["a write", "a read", "a message"],
+)
+def test_a_step_after_the_transaction_has_begun_is_refused(
+    world: World, before: Callable[[Context], object]
+) -> None:
     """The handler would hold the file's lock while the function runs: the error tells the cure."""
 
     def work(job: Job, ctx: Context) -> None:
-        ctx.tx.execute(NOTES)
+        before(ctx)
         ctx.step(nothing)
 
     box, _ = handled_by(world, work, attempts=1)
     world.settle()
 
+    assert "sent a message or used ctx.tx" in last_error(box)
     assert "tx=True, or after the last step" in last_error(box)
 
 

@@ -62,8 +62,8 @@ LaneRest = tuple[list[LeasedMessage], int]
 Claimed = list[list[LeasedMessage]]
 """Claimed messages by lane."""
 WRITTEN: Final = (
-    "this handler has already written, so it would hold the file's lock: write in a step with "
-    "tx=True, or after the last step"
+    "this handler has already sent a message or used ctx.tx, so it would hold the file's lock: "
+    "do that in a step with tx=True, or after the last step"
 )
 CLAIM_LOST: Final = "the commit of its claim failed"
 
