@@ -21,6 +21,7 @@ Blocks after *Sync* and *Async* print the same, which stands behind the second o
 import codeop
 import contextlib
 import doctest
+import importlib
 import io
 import re
 import shlex
@@ -47,6 +48,7 @@ FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | 
 SETUP = re.compile(r"<!-- setup\n(?P<text>.*?)^-->$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+IMPORT = re.compile(r"from\s+(?P<module>onceward[\w.]*)\s+import\s+(?P<name>\w+)")
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 ASYNC = "*Async*"
 JOB = re.compile(r"kill (?P<hard>-9 )?%1")
@@ -148,6 +150,18 @@ def test_every_output_stands_behind_what_prints_it(page: Path) -> None:
         for block in blocks
         if block.language == "text" and block.text not in printed
     ]
+
+
+def test_what_a_sentence_imports_exists() -> None:
+    """No block runs an import that stands in the text of a page."""
+    found = [
+        (_name(page), each["module"], each["name"])
+        for page in PAGES
+        for each in IMPORT.finditer(FENCE.sub("", page.read_text(encoding="utf-8")))
+    ]
+
+    assert found
+    assert [] == [each for each in found if not hasattr(importlib.import_module(each[1]), each[2])]
 
 
 def _do(
