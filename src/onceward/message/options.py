@@ -24,7 +24,11 @@ class PublishOptions(TypedDict, total=False):
     type: str | None
     """Wire name of the message type; default: the one that its class declares."""
     key: str | None
-    """The same message under the same key returns the first id; another message raises Conflict."""
+    """
+    The same message under the same key returns the first id; another message raises Conflict.
+
+    It is known until ``retention`` after the end of the message.
+    """
     priority: PriorityName
     """critical, urgent (high), normal, low or background."""
     ttl: Span | None
