@@ -357,7 +357,7 @@ def test_a_pattern_hides_more(home: Home) -> None:
     assert "4111" not in page + whole.text
     assert "A-1" not in page + whole.text
     assert "text/plain; charset=utf-8" == whole.headers["content-type"]
-    assert "Nothing in 5 files" in sought[0]
+    assert "Nothing was found in 5 files" in sought[0]
     assert "/messages/" not in sought[0]
 
 
@@ -477,7 +477,7 @@ def test_a_large_body_is_a_page_of_its_own(web: TestClient, home: Home, site: Si
 
     assert len(page) < 20_000
     assert "4.8 MB: too large" in page
-    assert "No message fits. Messages of more than 256.0 kB are not looked through." in sought
+    assert "No message fits. Messages above 256.0 kB are not searched." in sought
     assert 5_000_000 < len(web.get(frame).text)
 
 
