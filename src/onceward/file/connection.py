@@ -307,7 +307,8 @@ def _raised(code: str) -> OncewardError:
         return Paused("the file is paused: file.resume() first; nothing was written")
     if code == "queue_full":
         return QueueFull(
-            "max_pending messages already wait; nothing was written, wait for the dispatcher"
+            "max_pending messages already wait in the outbox; nothing was written, wait until some"
+            " are delivered"
         )
     if code == "store_full":
         return StoreFull(
