@@ -55,7 +55,7 @@ def serve(
     which also works without --listen, each agent that knows the peer asks it for parcels. With
     --ship-to the files are shipped as by onceward ship.
 
-    Example: onceward serve /srv/agents --listen https://0.0.0.0:8443 --certfile home.pem
+    Example: onceward serve /srv/home --listen https://0.0.0.0:8443 --certfile home.pem
 
     Args:
         home: The home folder; default ONCEWARD_HOME, else here.

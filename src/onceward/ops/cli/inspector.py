@@ -59,7 +59,7 @@ def inspect(
     password, secret or token are hidden. An interrupt or terminate signal stops it (exit codes 130,
     143).
 
-    Example: onceward inspect /srv/agents
+    Example: onceward inspect /srv/home
 
     Example: onceward inspect shop.db billing.db --write --redact 'card|iban'
 

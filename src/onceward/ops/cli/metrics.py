@@ -28,7 +28,7 @@ def metrics(
     the processes that work: see --metrics of work, relay and serve. For a file that cannot be read
     onceward_file_readable is 0 and the exit code 6. With --json: name, labels and value.
 
-    Example: onceward metrics /srv/agents
+    Example: onceward metrics /srv/home
 
     Args:
         places: Home folders and files; default ONCEWARD_HOME, else here.

@@ -53,7 +53,7 @@ def ship(
 
     Example: onceward ship '/srv/agents/**/*.db' --to s3://logs/fleet
 
-    Example: onceward ship /srv/agents --to /var/log/fleet --every 1m
+    Example: onceward ship /srv/home --to /var/log/fleet --every 1m
 
     Args:
         to: A folder, or s3://BUCKET/PREFIX, gs://..., abfs://...

@@ -51,7 +51,7 @@ def top(
 
     Example: onceward top
 
-    Example: onceward top /srv/agents --sort oldest --once
+    Example: onceward top /srv/home --sort oldest --once
 
     Args:
         places: Home folders and files; default ONCEWARD_HOME, else here.
