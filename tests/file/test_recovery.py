@@ -40,7 +40,7 @@ def test_a_read_opens_the_file_again(opened: Open, clock: ManualClock) -> None:
     """A read after the trouble and the pause of an earlier read finds what was committed."""
     box = opened(testing=Controls(clock=clock))
     kept = box.send("b", 1)
-    with trouble(box), pytest.raises(StoreError, match="unable to open"):
+    with trouble(box), pytest.raises(StoreError, match="is no longer there"):
         box.file.stats()
     clock.advance(LONGEST_PAUSE)
 
@@ -82,7 +82,7 @@ def test_reads_of_a_file_that_stays_closed_back_off(
     with trouble(box):
         tries.clear()
         for _ in range(100):
-            with pytest.raises(StoreError, match="unable to open"):
+            with pytest.raises(StoreError, match="is no longer there"):
                 box.file.stats()
             clock.advance(0.05)
 
@@ -100,7 +100,7 @@ def test_asking_the_engines_does_not_wait_for_the_pause(opened: Open, clock: Man
             with pytest.raises(StoreError):
                 box.file.stats()
             clock.advance(1)
-        with pytest.raises(StoreError, match="unable to open"):
+        with pytest.raises(StoreError, match="is no longer there"):
             box.run_until_idle()
 
     assert 1 == box.run_until_idle()

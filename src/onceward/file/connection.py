@@ -263,6 +263,11 @@ def _not_opened(error: apsw.Error, path: Path | str) -> ReadOnlyStore | StoreFau
             f"{path}: this process has reached its limit of {files_limit()} open files:"
             " raise its limit (ulimit -n), or open fewer files; nothing was written"
         )
+    if isinstance(error, apsw.CantOpenError) and path and not Path(path).exists():
+        return StoreFault(
+            f"{path} is no longer there, nothing was written: move it back, or restore a"
+            " backup and start this process again"
+        )
     return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
 
 
