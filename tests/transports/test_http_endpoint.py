@@ -233,7 +233,9 @@ def test_the_operator_is_told_why(there: Served, caplog: pytest.LogCaptureFixtur
     ]
     found = [there.post(BODY, headers, f"/v1/agents/{name}/parcels") for headers, name in asked]
     told = _causes(caplog)
+    agents = [getattr(each, "onceward", {}).get("agent") for each in caplog.records]
 
+    assert ["bob", "carl", "bob", "bob"] == agents
     assert {(401, NOT_TAKEN)} == {(each.status_code, each.content) for each in found}
     assert ("mallory", "name or key: there is no key for it: onceward keys add mallory") == told[0]
     assert ("alice", "no such agent is served here") == told[1]

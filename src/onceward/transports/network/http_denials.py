@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final
 
 from onceward.message.log import log
-from onceward.message.names import quoted
+from onceward.message.names import AGENT, quoted
 
 EVERY: Final = 60.0
 """Seconds between two lines about the same cause, so that unknown callers cannot fill a log."""
@@ -30,4 +30,5 @@ class Denials:
         if now - self._told_at.get(cause, -EVERY) < EVERY:
             return
         self._told_at[cause] = now
-        log.warning("request refused", agent=quoted(agent), peer=peer, why=f"{why}{cure}")
+        name = agent if AGENT.fullmatch(agent) else quoted(agent)
+        log.warning("request refused", agent=name, peer=peer, why=f"{why}{cure}")
