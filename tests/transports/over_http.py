@@ -19,6 +19,7 @@ from onceward.message.clock import Clock, SystemClock
 from onceward.message.frame import Frame
 from onceward.message.parcel import Parcel
 from onceward.message.settings import Settings
+from onceward.testing import Controls
 from onceward.testing.builders import build_frame, parcel
 from onceward.transports import TransportContext
 from onceward.transports.network.http import HttpTransport
@@ -126,10 +127,11 @@ def served(folder: Path, **options: Any) -> Iterator[Served]:
     near.mkdir()
     far.mkdir()
     Keys(far).add("alice", Keys(near).create("bob"))
+    testing = Controls(clock=options.pop("clock", SystemClock()))
     server = HttpListener(options.pop("url", LOOPBACK), **options)
     with ExitStack() as stack:
         bob = stack.enter_context(
-            Postbox(far / "bob.db", agent="bob", start=False, listeners=[server])
+            Postbox(far / "bob.db", agent="bob", start=False, listeners=[server], testing=testing)
         )
         yield Served(bob, server, near, far, stack)
 

@@ -328,7 +328,7 @@ def test_both_secrets_of_a_rotation_are_taken(tmp_path: Path) -> None:
         near, far = Keys(there.near), Keys(there.far)
 
         def passes() -> bool:
-            return transport.ping(there.url, "bob") > 0
+            return abs(transport.ping(there.url, "bob")) < 60_000
 
         secret = near.rotate("bob")
         assert passes()

@@ -8,7 +8,7 @@ import gzip
 import socket
 import ssl
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -40,12 +40,11 @@ from onceward.errors import (
     Unreachable,
 )
 from onceward.message import wire
-from onceward.message.clock import SystemClock
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.wire import Notice, decode_notice, encode_notice
 from onceward.serving import bound
 from onceward.testing.clock import ManualClock
-from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http import HttpTransport, Reply
 from onceward.transports.network.http_caller import Nonces
 from onceward.transports.network.http_connections import HELD_AT_LEAST, Connections
 from onceward.transports.network.http_endpoint import HttpEndpoint, HttpLimits
@@ -683,10 +682,33 @@ def test_healthz_tells_nothing_but_that_it_is_up(there: Served) -> None:
 
 
 def test_a_ping_is_answered_signed(there: Served) -> None:
-    """A ping proves key, name and way, and tells the peer's clock."""
-    at = there.transport().ping(there.url, "bob")
+    """A ping proves key, name and way, and tells how far the peer's clock is ahead."""
+    assert abs(there.transport().ping(there.url, "bob")) < 60_000
 
-    assert abs(SystemClock().now() - at) < 60_000
+
+def test_a_ping_compares_the_clocks_halfway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clocks agree, and the answer comes three seconds after the question."""
+    clock = ManualClock()
+    with served(tmp_path, clock=clock) as there:
+        transport = HttpTransport(context(there.near, "alice", clock=clock))
+        there.stack.callback(transport.close)
+        monkeypatch.setattr(transport, "request", slow(transport.request, clock))
+
+        assert 0 == transport.ping(there.url, "bob")
+
+
+def slow(request: Callable[..., Reply], clock: ManualClock) -> Callable[..., Reply]:
+    """Return a request that is on its way for 1.5 s, and its reply as long."""
+
+    def asked(*given: object, **options: object) -> Reply:
+        clock.advance(1.5)
+        reply = request(*given, **options)
+        clock.advance(1.5)
+        return reply
+
+    return asked
 
 
 def test_a_signed_ping_is_no_parcel(there: Served) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from nats.aio.client import Client
@@ -16,14 +17,16 @@ from tests.transports.test_nats import SOON, Ends, pushed
 from tests.waiting import until
 
 from onceward.errors import Unreachable
-from onceward.message.clock import SystemClock
 from onceward.message.wire import Notice, decode_notice, encode_notice
 from onceward.nats import NatsTransport, make_user, user_entries
+from onceward.testing.clock import ManualClock
 from onceward.transports.network import nats_names as names
+from onceward.transports.network.nats_link import Link
+from onceward.transports.network.nats_ping import ping
 
 
 def heard(transport: NatsTransport, url: str, peer: str) -> int:
-    """Ping until the listener has begun, and return the time of its clock."""
+    """Ping until the listener has begun, and return how far its clock is ahead."""
     while True:
         with suppress(Unreachable):
             return transport.ping(url, peer)
@@ -46,10 +49,31 @@ def test_a_ping_tells_the_clock_of_the_listener(ends: Ends) -> None:
     until(lambda: ends.streams()["OW_PARCELS"][0] == 0)  # acknowledged after its answer
     before = ends.streams()
 
-    clocks = [transport.ping(ends.server.url("far"), "far") for _ in range(2)]
+    ahead = [transport.ping(ends.server.url("far"), "far") for _ in range(2)]
 
-    assert all(abs(SystemClock().now() - each) < 60_000 for each in clocks)
+    assert all(abs(each) < 60_000 for each in ahead)
     assert before == ends.streams()
+
+
+def test_a_ping_compares_the_clocks_halfway() -> None:
+    """The peer's clock is 7 s ahead, and its answer comes 3 s after the question."""
+    clock = ManualClock()
+
+    class SlowLink:
+        url = "nats://far"
+
+        async def exchange(
+            self, to: str, back: str, body: bytes, answers: Callable[[Msg], Notice | None]
+        ) -> Notice | None:
+            clock.advance(1.5)
+            asked = decode_notice(body)
+            pong = replace(
+                asked, kind="pong", sender="far", recipient="near", at=clock.now() + 7000
+            )
+            clock.advance(1.5)
+            return answers(Msg(None, to, back, encode_notice(pong)))  # type: ignore[arg-type]
+
+    assert 7000 == asyncio.run(ping(cast("Link", SlowLink()), "near", "far", clock))
 
 
 def test_a_ping_without_a_listener(ends: Ends) -> None:
@@ -211,5 +235,5 @@ def test_two_users_ping_each_other(tmp_path: Path) -> None:
             found = heard(ends.transport(), server.url("far"), "far")
             back = heard(ends.transport("far"), server.url("near"), "near")
 
-    assert found > 0
-    assert back > 0
+    assert abs(found) < 60_000
+    assert abs(back) < 60_000

@@ -142,10 +142,9 @@ class Peers:
         if not isinstance(transport, Pings):
             msg = f"{name} is reached at {url}, which needs no ping: see onceward peers ls"
             raise InvalidArgument(msg)
-        began, asked_at = time.monotonic(), self._db.clock.now()
-        theirs = transport.ping(url, name)
-        took = time.monotonic() - began
-        return Ping(name, url, took, theirs - asked_at - round(500 * took))
+        began = time.monotonic()
+        ahead = transport.ping(url, name)
+        return Ping(name, url, time.monotonic() - began, ahead)
 
     def subscribe(self, name: str, pattern: str) -> None:
         """Subscribe the peer *name* to the topics published here that match *pattern*."""

@@ -112,7 +112,9 @@ class Pings(Protocol):
 
     def ping(self, url: str, peer: str) -> Millis:
         """
-        Ping the agent *peer* at *url*, and return the time of its clock.
+        Ping the agent *peer* at *url*; return the milliseconds by which its clock is ahead.
+
+        Both clocks are read at one moment: halfway between a question and its answer.
 
         Raises:
             Unreachable: says what is wrong, as far as the sender can find out.

@@ -119,7 +119,7 @@ class HttpTransport:
 
     def ping(self, url: str, peer: str) -> Millis:
         """
-        Ping the agent *peer*, and return the time of its clock from the signed answer.
+        Ping the agent *peer*, and return how far its clock is ahead by the signed answer.
 
         Raises:
             Unreachable: says what is wrong, as far as the sender can find out.
@@ -140,7 +140,7 @@ class HttpTransport:
         if (told.kind, told.sender, told.recipient) != ("pong", peer, self._context.agent):
             msg = f"the peer answered {told.kind} of {quoted(told.sender)} instead of pong"
             raise Unreachable(msg)
-        return told.at
+        return told.at - (notice.at + self._now()) // 2
 
     def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes:
         """

@@ -103,7 +103,7 @@ class NatsTransport:
 
     def ping(self, url: str, peer: str) -> Millis:
         """
-        Ping a process that listens for *peer*, and return the time of its clock.
+        Ping a process that listens for *peer*, and return how far its clock is ahead.
 
         Raises:
             Unreachable: says what is missing: server, key, stream, permission, or listener.
@@ -124,7 +124,7 @@ class NatsTransport:
         """Use everything that a push uses, without storing a message."""
         answers = await self._open(servers, self._agent)
         await answers.link.probe(names.subject("parcel", peer, self._agent))
-        return await ping(answers.link, self._agent, peer, self._clock.now())
+        return await ping(answers.link, self._agent, peer, self._clock)
 
     async def _exchange(self, servers: tuple[str, ...], parcel: Parcel, body: bytes) -> Answer:
         answers = await self._open(servers, parcel.sender)

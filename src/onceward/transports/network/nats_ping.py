@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 
-async def ping(link: Link, name: str, peer: str, now: Millis) -> Millis:
+async def ping(link: Link, name: str, peer: str, clock: Clock) -> Millis:
     """
-    Ping a process that listens for *peer*; return the time of its clock.
+    Ping a process that listens for *peer*; return the milliseconds by which its clock is ahead.
 
     Raises:
         Unreachable: no process listens for it now, or none answers.
 
     """
     nonce = uuid4().hex
-    question = Notice(kind="ping", sender=name, recipient=peer, at=now, detail=nonce)
+    question = Notice(kind="ping", sender=name, recipient=peer, at=clock.now(), detail=nonce)
 
     def answers(msg: Msg) -> Notice | None:
         found = _read(msg, "pong", peer, name)
@@ -38,7 +38,7 @@ async def ping(link: Link, name: str, peer: str, now: Millis) -> Millis:
             f"listener: no process listens for {peer} at this server now; parcels wait there "
             f"until one does: onceward serve --listen {link.url}"
         )
-    return found.at
+    return found.at - (question.at + clock.now()) // 2
 
 
 async def pong(link: Link, name: str, clock: Clock, msg: Msg) -> None:

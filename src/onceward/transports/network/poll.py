@@ -212,7 +212,7 @@ class PollTransport:
 
     def ping(self, url: str, peer: str) -> Millis:
         """
-        Return the clock time in the peer's last poll.
+        Return how far the peer's clock was ahead of ours at its last poll.
 
         Raises:
             Unreachable: it has not polled recently; the error says what to check.
@@ -222,7 +222,7 @@ class PollTransport:
         agent, now = self._context.agent, self._context.clock.now()
         mark = read_mark(self._context.folder, agent, peer)
         if mark is not None and now - mark.at <= 1000 * LATELY:
-            return now + mark.ahead
+            return mark.ahead
         since = "yet" if mark is None else f"since {iso(mark.at)}"
         raise Unreachable(
             f"{peer} has not polled for its parcels {since}: {agent} must listen (onceward serve "
