@@ -77,7 +77,7 @@ class StoreError(OncewardError):
 
 
 class Busy(StoreError):
-    """Other writers held the file until the deadline; nothing was written: try again."""
+    """Other writers held the file or changed its schema; nothing was written: try again."""
 
     retryable = True
 

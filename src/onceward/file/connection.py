@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import apsw
@@ -59,6 +59,8 @@ PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
     CACHE,  # 16 MiB: a million pending rows must not make the process large
 )
+REPEATS: Final = 10
+"""Times that a read is repeated because the schema was changed meanwhile."""
 CLOSED_ERRORS: Final = (apsw.ConnectionClosedError, apsw.CursorClosedError)
 """Errors of a connection that was closed, and of its cursors."""
 STATEMENTS: Final = 512
@@ -212,16 +214,27 @@ def has_columns(cursor: apsw.Cursor) -> bool:
         return False
 
 
+def execute_reading(by: Any, sql: str, bindings: Any = None) -> Any:
+    """
+    Run a reading statement on a connection or cursor, again if the schema was changed meanwhile.
+
+    SQLite prepares a statement again by itself, and gives up while others change the schema.
+    """
+    for _ in range(REPEATS):
+        try:
+            return by.execute(sql, bindings)
+        except apsw.SchemaChangeError:
+            continue
+    return by.execute(sql, bindings)
+
+
 def translate_error(error: BaseException, path: Path | str = "") -> BaseException:
     """Return the error of ours for a foreign error; return other errors unchanged."""
     match error:
         case OncewardError():
             return error
-        case apsw.BusyError() | apsw.LockedError():
-            return Busy(
-                f"{path}: other writers held the file for the whole deadline;"
-                " nothing was written, try again"
-            )
+        case apsw.BusyError() | apsw.LockedError() | apsw.SchemaChangeError():
+            return _busy(error, path)
         case apsw.FullError():
             return StoreCapacity(
                 f"{path}: disk or quota is full; nothing was written, free space and try again"
@@ -254,6 +267,14 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
         case apsw.ConstraintError() if MARK in str(error):
             return _raised(str(error).partition(MARK)[2])
     return error
+
+
+def _busy(error: apsw.Error, path: Path | str) -> Busy:
+    """Return the error for a file that other writers hold, or whose schema they change."""
+    did = "held the file for the whole deadline"
+    if isinstance(error, apsw.SchemaChangeError):
+        did = "changed the schema during each try"
+    return Busy(f"{path}: other writers {did}; nothing was written, try again")
 
 
 def _not_opened(error: apsw.Error, path: Path | str) -> ReadOnlyStore | StoreFault:

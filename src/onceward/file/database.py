@@ -41,6 +41,7 @@ from onceward.file.connection import (
     close_without_checkpoint,
     connect,
     enable_wal,
+    execute_reading,
     is_connected_to,
     translate_error,
     translate_own_error,
@@ -587,7 +588,7 @@ class Database:
             self._recover_to_read()
         self.quiet = 0
         try:
-            return self._by_any(apsw.Connection.execute, sql, bindings)
+            return self._by_any(execute_reading, sql, bindings)
         except Exception as error:
             raise translate_own_error(error, self.path) from error
 
@@ -628,13 +629,13 @@ class Database:
         if self.writer._owner == get_ident():
             return self._read_inside(sql, bindings)
         with self._lent_reader() as reader, self._errors_by(translate_own_error):
-            found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
+            found: list[tuple[Any, ...]] = execute_reading(reader, sql, bindings).fetchall()
         return found
 
     def query(self, sql: str, bindings: Any = None) -> list[Row]:
         """Run a caller's statement on committed data; raise SQLite's error."""
         with self._lent_reader() as reader, self._errors_by(translate_error):
-            return _named(reader.execute(sql, bindings))
+            return _named(execute_reading(reader, sql, bindings))
 
     @contextmanager
     def _errors_by(self, translate: Callable[[Exception, Path], BaseException]) -> Iterator[None]:

@@ -20,6 +20,7 @@ from onceward.file.connection import (
     BusyHandler,
     close_without_checkpoint,
     connect,
+    execute_reading,
     has_columns,
     translate_error,
     translate_own_error,
@@ -77,7 +78,7 @@ class FileReader:
         self._until = time.monotonic() + (self._longest or 0.0)
         cursor = self._con.cursor()
         try:
-            yield from cursor.execute(sql, bindings)
+            yield from execute_reading(cursor, sql, bindings)
         except UnicodeDecodeError:
             raise
         except Exception as error:
@@ -105,12 +106,12 @@ class FileReader:
 
         """
         for name, short in self.rows(SHORT_NAMES):
-            self._con.execute(SHORT_NAME.format(name=name, short=short))
+            execute_reading(self._con, SHORT_NAME.format(name=name, short=short))
         self._con.exec_trace = _OneReading()
         found: list[dict[str, Any]] = []
         names: list[str] = []
         try:
-            cursor = self._con.execute(sql)
+            cursor = execute_reading(self._con, sql)
             for row in cursor:
                 names = names or _distinct([column[0] for column in cursor.get_description()])
                 found.append(dict(zip(names, row, strict=True)))
@@ -156,16 +157,16 @@ class _OneReading:
     """Refuse writing statements and second statements before they run."""
 
     def __init__(self) -> None:
-        self._has_run = False
+        self._first: Any = None
 
     def __call__(self, cursor: Any, sql: str, _: Any) -> bool:
         if not cursor.is_readonly:
             raise ReadOnlyStore(
                 f"{quoted(sql.strip())} would write: this connection only reads; see onceward send"
             )
-        if self._has_run and has_columns(cursor):
+        if self._first is cursor and has_columns(cursor):
             raise InvalidArgument("these are several statements: run one at a time")
-        self._has_run = True
+        self._first = cursor  # a repeated statement has another
         return True
 
 
