@@ -588,7 +588,10 @@ class Database:
             self._recover_to_read()
         self.quiet = 0
         try:
-            return self._by_any(execute_reading, sql, bindings)
+            try:
+                return self._by_any(apsw.Connection.execute, sql, bindings)
+            except apsw.SchemaChangeError:
+                return self._by_any(execute_reading, sql, bindings)
         except Exception as error:
             raise translate_own_error(error, self.path) from error
 
