@@ -99,6 +99,18 @@ class Notifier:
         if names := self._seen[1][side]:
             _send(names)
 
+    def is_heard(self, side: Direction) -> bool:
+        """Return whether a listener of *side* waits in this process or another."""
+        if self._listeners[side]:
+            return True
+        if self._folder is None:
+            return False
+        with suppress(OSError):  # as notify_others, which makes no call more than it must
+            changed = os.stat(self._where).st_mtime_ns
+            if changed != self._seen[0]:
+                self._list_others(changed)
+        return bool(self._seen[1][side])
+
     def notify_local(self, sides: Iterable[Direction] = ("out", "in")) -> None:
         """Notify the listeners of *sides* in this process."""
         for side in sides:

@@ -141,6 +141,9 @@ UPDATE _onceward_lanes
        due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
  WHERE lane_id = :lane AND token = :token AND owner = :owner
 """
+HAS_MORE: Final = """
+SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND head_seq IS NOT NULL AND owner IS NULL
+"""
 CLEAR: Final = """
 UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND head_seq IS NULL AND owner IS NULL
 """
@@ -389,6 +392,11 @@ def settle(
         raise LeaseLost(msg)
     if due_at is not None and not rest:
         tx.run(CLEAR, (held.lane_id,))
+
+
+def has_more(read: Rows, lane_id: int) -> bool:
+    """Return whether messages wait in a lane that is not leased."""
+    return bool(read(HAS_MORE, (lane_id,)))
 
 
 def release_own(tx: StoreTransaction, owner: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from types import TracebackType
 from typing import (
@@ -27,7 +28,15 @@ from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, SettledMessage
 from onceward.core.handle.lanes import Lease
-from onceward.errors import Drop, InvalidArgument, InvalidMessage, LeaseLost, Reject, Retry
+from onceward.errors import (
+    Drop,
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+    OncewardError,
+    Reject,
+    Retry,
+)
 from onceward.file import file_checks
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
@@ -563,6 +572,15 @@ class LaneLeases:
             inbox.settle(tx, [SettledMessage(leased, settlement)], {})
         if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
             requests.tell(tx, self._deps.outbox, leased, requests.outcome_of(settlement))
+        tx.after_commit(partial(self._notify_freed, leased.lane.lane_id))
+
+    def _notify_freed(self, lane_id: int) -> None:
+        """Notify other readers of a lane that is free again and in which more messages wait."""
+        notifier = self._db.notifier
+        if notifier.is_heard("in"):
+            with suppress(OncewardError):  # the lease has ended, and its reader need not know
+                if lanes.has_more(self._db.read, lane_id):
+                    notifier.notify("in")
 
     def mark(self, tx: StoreTransaction, leased: LeasedMessage) -> None:
         """Do nothing: settling an inbox message has recorded it."""
