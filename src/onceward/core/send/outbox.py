@@ -493,6 +493,18 @@ class Outbox:
             ]
             tx.after_commit(partial(self._hooks.emit, events))
 
+    def known_id(self, message: OutgoingMessage) -> str | None:
+        """
+        Return the id of the same message stored before; None if there is none.
+
+        Raises:
+            Conflict: another message has its id or key.
+
+        """
+        return self.db.snapshot(
+            lambda tx: _duplicate(tx, message) if _is_known(tx, message) else None
+        )
+
     def add_fanout(
         self, tx: StoreTransaction, fanout: Fanout, body_id: int | None = None
     ) -> SendResult:

@@ -22,7 +22,7 @@ from onceward.core.handle.signatures import (
 )
 from onceward.core.handle.steps import AsyncWithSteps, Steps, StoredStep, WithSteps
 from onceward.core.requests import QUESTION, HandlerRequests, WithReplies, task
-from onceward.core.send.compose import OutgoingMessage, subscribers
+from onceward.core.send.compose import OutgoingMessage, to_subscribers
 from onceward.core.send.outbox import Outbox
 from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
@@ -210,16 +210,24 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         self._at_end_work.append(work)
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
-        """Send a message with the next checkpoint or the run's end; return its id."""
+        """
+        Send a message with the next checkpoint or the run's end; return its id.
+
+        The same message under the same *key* returns the id of the first, in this run or before;
+        another one raises Conflict, or fails the run if both are sent in it.
+        """
         self._follow(options)
         return self._add(self._outbox.compose(self.session, to, body, parse_options(options)))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send to every peer that subscribed to *topic*, as ``send`` does; return the ids."""
-        named: SendOptions = {**options, "topic": topic}
-        return [
-            self.send(peer, body, **named) for peer in subscribers(self._outbox.composer, topic)
-        ]
+        """
+        Send to every peer that subscribed to *topic*, as ``send`` does; return the ids.
+
+        The options are those of ``Session.publish``.
+        """
+        self._follow(options)
+        copies = to_subscribers(self._outbox.composer, self.session, topic, body, options)
+        return [self._add(each) for each in copies.messages]
 
     @checked
     def reply(
@@ -270,7 +278,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         self.messages += fresh
         return fresh
 
-    def _follow(self, options: SendOptions) -> None:
+    def _follow(self, options: PublishOptions) -> None:
         """Return a message's options with the cause set."""
         options.setdefault("causation_id", self.message.id)
         options.setdefault("hops", self.message.frame.hops + 1)
@@ -299,10 +307,22 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
             self._steps.close()
 
     def _add(self, draft: OutgoingMessage) -> str:
+        """Keep a message until it is committed; return its id, or that of the same one before."""
+        first = self._known(draft)
         self._drafts.append(draft)
         if draft.headers.in_reply_to is not None:
             self._answered.add(draft.headers.in_reply_to)
-        return draft.id
+        return first or draft.id
+
+    def _known(self, draft: OutgoingMessage) -> str | None:
+        """Return the id that a message under the same key has; raise Conflict for another one."""
+        if draft.headers.key is None:
+            return None
+        if (stored := self._outbox.known_id(draft)) is not None:
+            return stored
+        named = draft.recipient, draft.headers.key
+        same = (each.id for each in self._drafts if (each.recipient, each.headers.key) == named)
+        return next(same, None)
 
 
 def _messages(found: Sequence[ReadMessage]) -> list[Message[Any]]:
