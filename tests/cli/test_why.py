@@ -30,7 +30,7 @@ def test_the_sender_learns_what_the_recipient_waits_for(cli: Cli, sent: str) -> 
         "reason": "ready",
         "text": "Next in its lane: it waits for a free worker of billing",
         "level": "wait",
-        "cure": "onceward work MODULE:AGENT",
+        "cure": "call receive, or start a worker: onceward work MODULE:AGENT",
     } == ran.json
 
 

@@ -81,6 +81,10 @@ def handling(name: str, work: Callable[[dict[str, Any], Context], object], **opt
     return agent
 
 
+TAKE = "call receive, or start a worker: onceward work MODULE:AGENT"
+"""The cure where messages wait and the file does not show how they are taken."""
+
+
 def pair(home: Home, work: Callable[[dict[str, Any], Context], object], **options: Any) -> Postbox:
     """Open shop and billing, which handles jobs by *work*; return shop's box."""
     shop = home.open("shop")
@@ -273,7 +277,7 @@ def test_a_message_that_ended_without_its_handler_says_how(home: Home) -> None:
 
 
 def test_a_message_that_no_worker_takes_is_next(home: Home) -> None:
-    """The command that starts workers is given."""
+    """Handlers that have left no trace and readers look alike: the cure names both."""
     shop = pair(home, done)
     message_id = shop.send("billing", {}, type="job")
     shop.run_until_idle()
@@ -281,6 +285,18 @@ def test_a_message_that_no_worker_takes_is_next(home: Home) -> None:
     found = home.why(message_id, "shop", "billing")
 
     assert "Next in its lane: it waits for a free worker of billing" == found.text(home.clock.now())
+    assert ("ready", TAKE) == (found.reason, found.cure)
+
+
+def test_an_agent_that_had_workers_needs_one(home: Home) -> None:
+    """A failed attempt shows that it has handlers: the command that starts workers is given."""
+    shop = pair(home, busy)
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+    home.clock.advance(36)
+
+    found = home.why(message_id, "shop", "billing")
+
     assert ("ready", "onceward work MODULE:AGENT") == (found.reason, found.cure)
 
 
@@ -626,7 +642,7 @@ def test_messages_that_no_worker_takes_are_told(home: Home) -> None:
 
     said = "No worker takes the messages of billing; the oldest has waited for 1 m"
     assert said == found.text(home.clock.now())
-    assert ("untaken", "wait", "onceward work MODULE:AGENT") == (
+    assert ("untaken", "wait", TAKE) == (
         found.reason,
         found.level,
         found.cure,
@@ -651,7 +667,7 @@ def test_a_process_that_ended_works_no_more(home: Home) -> None:
 
     assert ("lease ended", "untaken") == (found.reason, of_agent.reason)
     assert "The process of its worker has ended: the next worker handles it" == found.text(0)
-    assert "onceward work MODULE:AGENT" == found.cure
+    assert TAKE == found.cure
 
 
 def test_messages_that_no_process_delivers_are_told(home: Home) -> None:

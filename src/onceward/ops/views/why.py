@@ -20,6 +20,13 @@ SHOWN: Final = 13
 """Characters of an id in a sentence."""
 WORK: Final = "onceward work MODULE:AGENT"
 """The command that starts a worker; no file knows the module in which its agent is declared."""
+RECEIVE: Final = f"call receive, or start a worker: {WORK}"
+"""The cure for an agent of which the file does not show that it has handlers."""
+HAD_WORKERS: Final = """
+SELECT EXISTS (SELECT 1 FROM onceward_steps WHERE seq >= 0)
+    OR EXISTS (SELECT 1 FROM onceward_failed_attempts WHERE seq >= 0)
+"""
+"""Handlers leave steps and failed attempts behind; readers leave neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +43,7 @@ class Why:
     since_at: Millis | None = None
     """The moment since which it is so, if the file knows it."""
     cure: str | None = None
-    """The command that fixes it, if there is one."""
+    """The command or call that fixes it, if there is one."""
     of: str | None = None
     """The name of its subject: a peer, session, schedule or dead letter."""
 
@@ -240,10 +247,10 @@ def _in_hand(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     lane = _lane_of(source, row)
     if lane is not None and lane.due_at is not None and lane.due_at <= now:
         parts = ("The lease of its worker ended ", lane.due_at, " ago: the next worker handles it")
-        return Why(reason="lease ended", parts=parts, cure=WORK)
+        return Why(reason="lease ended", parts=parts, cure=_to_take(source))
     if lane is not None and lane.owner is not None and is_dead(lane.owner):
         text = "The process of its worker has ended: the next worker handles it"
-        return Why(reason="lease ended", parts=(text,), cure=WORK)
+        return Why(reason="lease ended", parts=(text,), cure=_to_take(source))
     step = _open_step(source, row)
     told = f", at its step {step.name}" if step else ""
     until = lane.due_at if lane else None
@@ -322,7 +329,13 @@ def _to_be_handled(source: Source, row: StoredMessage, now: Millis) -> Why:
     waits = f"it waits for a free worker of {row.recipient}"
     if waiting.untaken(source, now) is not None:
         waits = f"no worker of {row.recipient} takes messages"
-    return Why(reason="ready", parts=(f"Next in its lane: {waits}{tried}",), cure=WORK)
+    return Why(reason="ready", parts=(f"Next in its lane: {waits}{tried}",), cure=_to_take(source))
+
+
+def _to_take(source: Source) -> str:
+    """Return the command or call by which messages of an inbox are taken."""
+    [(had_workers,)] = source.rows(HAD_WORKERS)
+    return WORK if had_workers else RECEIVE
 
 
 _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
@@ -482,7 +495,8 @@ def _untaken(source: Source, found: overview.Overview, now: Millis) -> Iterator[
     """Yield that ready messages wait and no worker takes one."""
     if found.incoming and (since_at := waiting.untaken(source, now)) is not None:
         begin = f"No worker takes the messages of {found.file.agent}; the oldest has waited for "
-        yield Why(reason="untaken", parts=(begin, since_at), since_at=since_at, cure=WORK)
+        parts, cure = (begin, since_at), _to_take(source)
+        yield Why(reason="untaken", parts=parts, since_at=since_at, cure=cure)
 
 
 def _undelivered(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
