@@ -364,13 +364,14 @@ MOST_CLICKS = 3
 
 @pytest.mark.parametrize("kind", TROUBLES)
 def test_trouble_is_over_in_three_clicks(
-    moving: str, open_page: Open, home: Home, kind: str
+    request: pytest.FixtureRequest, open_page: Open, home: Home, kind: str
 ) -> None:
     """From the first page, where it is red, to the list that says that it is done."""
     error, presses, told = TROUBLES[kind]
-    if kind == "a paused agent":
+    if kind == "a paused agent":  # before the inspector reads the files
         with Postbox(home.path / "ledger.db", start=False) as ledger:
             ledger.file.pause()
+    moving = request.getfixturevalue("moving")
     page = open_page(moving)
     page.locator(".cards .act").get_by_role("link", name=error).click()
     for press in presses:
