@@ -370,6 +370,81 @@ def test_an_opening_that_fails_closes_what_it_opened(
     assert [False] * len(loops) == [loop.is_alive() for loop in loops]
 
 
+@pytest.mark.parametrize("cancelled_in", ["open", "close"])
+def test_a_cancelled_task_leaves_no_open_postbox(tmp_path: Path, cancelled_in: str) -> None:
+    """The thread that opens or closes the file ends its work, and what it opened is closed."""
+    begun, may_go_on = Event(), Event()
+
+    def pause() -> None:
+        begun.set()
+        assert may_go_on.wait(10)
+
+    class Slow:
+        def listen(self, *_: object) -> None:
+            if cancelled_in == "open":
+                pause()
+
+        def close(self) -> None:
+            if cancelled_in == "close":
+                pause()
+
+    async def main() -> None:
+        box = AsyncPostbox(tmp_path / "a.db", agent="a", listeners=[Slow()])
+        if cancelled_in == "close":
+            await box.open()
+        task = asyncio.create_task(box.open() if cancelled_in == "open" else box.close())
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert {} == open_files.files
+
+    asyncio.run(main())
+
+    bridges = [each for each in threading.enumerate() if each.name == "onceward-bridge-a"]
+    for bridge in bridges:
+        bridge.join(10)
+    assert [False] * len(bridges) == [bridge.is_alive() for bridge in bridges]
+
+
+def test_a_closing_that_is_cancelled_at_once_still_closes(tmp_path: Path) -> None:
+    """The executor would not even begin work whose future is cancelled."""
+
+    async def main() -> None:
+        loop, may_go_on = asyncio.get_running_loop(), Event()
+        box = await AsyncPostbox(tmp_path / "a.db", agent="a").open()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, may_go_on.wait)
+        task = asyncio.create_task(box.close())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await busy
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert {} == open_files.files
+
+    asyncio.run(main())
+
+
+def test_a_block_uses_a_postbox_that_is_open(tmp_path: Path) -> None:
+    """Opening it a second time would leave the first one open for ever."""
+
+    async def main() -> tuple[bool, str]:
+        box = await AsyncPostbox(tmp_path / "a.db", agent="a").open()
+        first = box.file
+        async with box:
+            same = first is box.file
+        async with box:  # it opens a closed one again
+            return same, box.agent
+
+    assert (True, "a") == asyncio.run(main())
+    assert {} == open_files.files
+
+
 def test_a_transport_that_hangs_delays_closing_by_its_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

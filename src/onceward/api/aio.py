@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, cast
@@ -37,6 +38,7 @@ from onceward.core.engine.async_face import (
     awaitable_as,
     awaitable_on_thread,
     awaitable_write,
+    uncancelled,
 )
 from onceward.core.engine.engine_loop import Due
 from onceward.core.handle import lanes
@@ -600,9 +602,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     async def open(self) -> Self:
         """Open the file and start the engines."""
         loop = asyncio.get_running_loop()
-        box = await asyncio.to_thread(
-            lambda: Postbox(self._path, agent=self._agent, loop=loop, **self._options)
-        )
+        box = await self._open_plain(loop)
         bridge = FileBridge(box._db, loop, box._settings.poll_interval)
         self._opened = (box, bridge)
         self.channels = AsyncChannels(box.channels, bridge)
@@ -625,13 +625,32 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         """The file itself: health, checks, repairs, maintenance, pause."""
         return self
 
+    async def _open_plain(self, loop: asyncio.AbstractEventLoop) -> Postbox:
+        """Open the file on a thread; close it again if the task is cancelled meanwhile."""
+        boxes = list[Postbox]()
+
+        def work() -> None:
+            boxes.append(Postbox(self._path, agent=self._agent, loop=loop, **self._options))
+
+        try:
+            await _to_its_end(work)
+        except asyncio.CancelledError:
+            for box in boxes:
+                await _to_its_end(box.close)
+            raise
+        return boxes[0]
+
     async def __aenter__(self) -> Self:
-        """Use the postbox for a block."""
-        return await self.open()
+        """Use the postbox for a block; open it if it is not open."""
+        return self if self._is_open else await self.open()
 
     async def __aexit__(self, *_: object) -> None:
         """Close it."""
         await self.close()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._opened is not None and not self._opened[1].closed
 
     @property
     def _face_if_open(self) -> tuple[Postbox, FileBridge]:
@@ -673,9 +692,22 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     stop = awaitable_on_thread(Postbox.stop)
 
     async def close(self, timeout: Span | None = None) -> None:
-        """Stop the engines and close the file; safe to call twice."""
+        """
+        Stop the engines and close the file; safe to call twice.
+
+        A cancellation is raised once everything is closed: *timeout* limits that, see
+        ``Postbox.close``.
+        """
         if self._opened is None:
             return
         box, bridge = self._opened
-        await asyncio.to_thread(box.close, timeout)
-        bridge.close()
+        try:
+            await _to_its_end(lambda: box.close(timeout))
+        finally:
+            bridge.close()
+
+
+async def _to_its_end(work: Callable[[], object]) -> None:
+    """Run *work* on a thread, and await its end even when cancelled."""
+    loop = asyncio.get_running_loop()
+    await uncancelled(loop.run_in_executor(None, partial(copy_context().run, work)))

@@ -78,7 +78,7 @@ class AsyncBridge:
     def __init__(self, db: Database, loop: asyncio.AbstractEventLoop) -> None:
         self._db, self._loop = db, loop
         self._tick: list[PendingCall] = []
-        self._closed = False
+        self.closed = False
         self._queue: SimpleQueue[list[PendingCall] | None] = SimpleQueue()
         self._thread = Thread(target=self._serve, name=f"onceward-bridge-{db.agent}", daemon=True)
         self._thread.start()
@@ -99,7 +99,7 @@ class AsyncBridge:
 
     def _check(self) -> None:
         """Raise StoreClosed if the bridge is closed: a call would wait forever."""
-        if self._closed:
+        if self.closed:
             raise StoreClosed("the postbox is closed: open it again")
 
     async def _submit(self, work: Callable[[], T], *, joins: bool) -> T:
@@ -266,7 +266,7 @@ class AsyncBridge:
 
     def close(self) -> None:
         """Run the calls that were already made, then stop."""
-        self._closed = True
+        self.closed = True
         self._leave()
         self._queue.put(None)
         self._block_thread.shutdown(wait=False)
