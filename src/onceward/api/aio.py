@@ -12,7 +12,7 @@ import inspect
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.requests import ReplyState, read_reply
-from onceward.errors import InvalidArgument, StoreClosed
+from onceward.errors import InvalidArgument, StoreClosed, StoreError
 from onceward.features.channels.api import Channel, Channels, Topics
 from onceward.features.checks.invariants import Violation
 from onceward.features.limits.api import Limits
@@ -116,6 +116,50 @@ class FileBridge(AsyncBridge):
             notified.close()
         return found
 
+    async def lease(
+        self,
+        look: Callable[[], Sequence[Message[Body]]],
+        timeout: Span | None,
+        *,
+        db: Database | None = None,
+        due: Due | None = None,
+    ) -> list[AsyncMessage[Body]]:
+        """
+        Wait for the messages that *look* leases; see ``wait``.
+
+        If the task is cancelled while a thread leases them, they are put back: no caller has them.
+        """
+        leased = list[Message[Body]]()
+
+        def keep() -> bool | None:
+            leased.extend(look())
+            return bool(leased) or None
+
+        try:
+            await self.wait(keep, timeout, db=db, due=due)
+        except asyncio.CancelledError:
+            if leased:
+                await self.call(lambda: _put_back(leased))
+            raise
+        return [AsyncMessage(each, self) for each in leased]
+
+    async def receive(
+        self, look: Callable[[], Message[Body] | None], timeout: Span | None
+    ) -> AsyncMessage[Body] | None:
+        """Wait for the message that *look* leases; see ``lease``."""
+
+        def leased() -> list[Message[Body]]:
+            found = look()
+            return [] if found is None else [found]
+
+        return next(iter(await self.lease(leased, timeout)), None)
+
+
+def _put_back(messages: Sequence[Message[Any]]) -> None:
+    for each in messages:
+        with suppress(StoreError):  # then its lease runs out
+            each._put_back()
+
 
 class SessionFace(AsyncFace[S_co]):
     """Verbs that async sessions and postboxes share."""
@@ -182,17 +226,19 @@ class SessionFace(AsyncFace[S_co]):
         handle: str | None = None,
     ) -> AsyncMessage[Body] | None:
         """Lease the next message, or the one of an id; see ``Session.receive``."""
-        found = await self._bridge.wait(
-            lambda: self._plain.receive(type, message_id=message_id, handle=handle), timeout
+        if handle is not None:  # a cancelled caller keeps it: it is leased until its lease ends
+            held = await self._bridge.call(lambda: self._plain.receive(type, handle=handle))
+            return None if held is None else AsyncMessage(held, self._bridge)
+        return await self._bridge.receive(
+            lambda: self._plain.receive(type, message_id=message_id), timeout
         )
-        return None if found is None else AsyncMessage(found, self._bridge)
 
     async def messages(
         self, type: type[Body] | str | None = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Body]]:
         """Yield messages as they come; see ``Session.messages``."""
-        while found := await self._bridge.wait(lambda: self._plain.receive(type), timeout):
-            yield AsyncMessage(found, self._bridge)
+        while found := await self._bridge.receive(lambda: self._plain.receive(type), timeout):
+            yield found
 
 
 class AsyncSession(SessionFace[Session]):
@@ -248,15 +294,14 @@ class AsyncChannel(AsyncFace[Channel]):
         self, type: type[Body] | str | None = None, timeout: Span = 0.0, *, topics: Topics = None
     ) -> AsyncMessage[Body] | None:
         """Lease this agent's next message of the channel; see ``Channel.receive``."""
-        found = await self._bridge.wait(lambda: self._plain.receive(type, topics=topics), timeout)
-        return None if found is None else AsyncMessage(found, self._bridge)
+        return await self._bridge.receive(lambda: self._plain.receive(type, topics=topics), timeout)
 
     async def messages(
         self, type: type[Body] | str | None = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Body]]:
         """Yield messages as they come; see ``Channel.messages``."""
-        while found := await self._bridge.wait(lambda: self._plain.receive(type), timeout):
-            yield AsyncMessage(found, self._bridge)
+        while found := await self._bridge.receive(lambda: self._plain.receive(type), timeout):
+            yield found
 
 
 class AsyncChannels(AsyncFace[Channels]):
@@ -361,10 +406,11 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
     ) -> list[AsyncMessage[Body]]:
         """Lease the next messages of the group to us; see ``Mailbox.lease``."""
 
-        def look() -> list[Message[Any]]:
+        def look() -> list[Message[Body]]:
             return self._plain.lease(group, type, limit=limit, lease=lease, start=start)
 
-        return [AsyncMessage(each, self._bridge) for each in await self._until(look, timeout)]
+        reader = self._plain._reader
+        return await self._bridge.lease(look, timeout, db=reader.db, due=reader.until_due)
 
     async def receive(
         self,

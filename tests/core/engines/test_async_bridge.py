@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from onceward import AsyncPostbox
+from onceward import AsyncMessage, AsyncPostbox
 from onceward.core.engine.async_face import WorkerThread
 
 InBlock = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -59,3 +59,69 @@ def test_a_call_in_a_handler_ends_before_the_handler_is_cancelled() -> None:
             return await ends_first(thread.in_block)
 
     assert asyncio.run(main())
+
+
+Source = Literal["inbox", "id", "channel", "mailbox"]
+Receive = Callable[[], Awaitable[AsyncMessage[Any] | None]]
+
+
+async def readable(box: AsyncPostbox, source: Source) -> Receive:
+    """Store a message that the returned function receives."""
+    if source == "channel":
+        channel = await box.channels.create("talk", echo=True)
+        await channel.send("hello")
+        await box.run_until_idle()
+        return channel.receive
+    if source == "mailbox":
+        mailbox = await box.mailboxes.ensure("jobs", public=True)
+        await mailbox.send("hello")
+        await box.run_until_idle()
+        return lambda: mailbox.receive("group")
+    message_id = await box.send("a", "hello")
+    await box.run_until_idle()
+    return lambda: box.receive(message_id=message_id if source == "id" else None)
+
+
+@pytest.mark.parametrize("source", ["inbox", "id", "channel", "mailbox"])
+def test_a_cancelled_task_puts_back_what_was_leased_for_it(tmp_path: Path, source: Source) -> None:
+    """The next reader gets the message at once, as its first attempt."""
+
+    async def main() -> tuple[str, int]:
+        async with AsyncPostbox(
+            tmp_path / "a.db", agent="a", handler_retries=0, start=False
+        ) as box:
+            receive = await readable(box, source)
+            for _ in range(3):
+                task = asyncio.ensure_future(receive())
+                await asyncio.sleep(0)
+                assert box._bridge._tick  # it awaits the call that leases
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            found = await receive()
+            assert found is not None
+            return found.body, found.attempt
+
+    assert ("hello", 1) == asyncio.run(main())
+
+
+def test_a_cancelled_task_does_not_put_back_a_detached_message(tmp_path: Path) -> None:
+    """Its handle stays valid: the lease belongs to no reader."""
+
+    async def main() -> str:
+        async with AsyncPostbox(tmp_path / "a.db", agent="a", start=False) as box:
+            await box.send("a", "hello")
+            await box.run_until_idle()
+            message = await box.receive(str)
+            assert message is not None
+            handle = await message.detach()
+            task = asyncio.create_task(box.receive(str, handle=handle))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            found = await box.receive(str, handle=handle)
+            assert found is not None
+            return found.body
+
+    assert "hello" == asyncio.run(main())

@@ -89,6 +89,10 @@ class Settler(Protocol):
         """Put the message back, or make it a dead letter if its retries are used up."""
         ...
 
+    def put_back(self, leased: Any) -> StoreTransaction:
+        """Put the message back as if it had not been leased."""
+        ...
+
     def extend(self, leased: Any, seconds: Span) -> None:
         """Keep the lease for *seconds* from now; raises LeaseLost."""
         ...
@@ -268,6 +272,11 @@ class Message(ReceivedMessage[T_co]):
         """
         self._settle(lambda consumer: consumer.drop(self._lease))
 
+    def _put_back(self) -> None:
+        """Put it back at once, uncounted, because its reader never got it; raises LeaseLost."""
+        if not self.settled:
+            self._settle(lambda consumer: consumer.put_back(self._lease))
+
     @checked
     def extend(self, seconds: Span) -> None:
         """Keep the message for *seconds* from now; raises LeaseLost."""
@@ -427,6 +436,9 @@ class Leases(Protocol[L, S_contra]):
         ...
 
 
+UNREAD: Final = "its reader was cancelled before it got the message"
+
+
 class Consumer(Generic[L, S]):
     """The readers' side of one source: an inbox, a channel or a mailbox."""
 
@@ -512,6 +524,12 @@ class Consumer(Generic[L, S]):
             policy.delay(leased.attempt, self.deps.rng) if after is None else millis("after", after)
         )
         return self._end(leased, RetryAt(self._db.now() + delay, reason))
+
+    def put_back(self, leased: L) -> StoreTransaction:
+        """Put the message back as if it had not been leased; notify other readers."""
+        ended = self._end(leased, RetryAt(self._db.now(), UNREAD, counted=False))
+        self._db.notifier.notify("in")
+        return ended
 
     def extend(self, leased: L, seconds: Span) -> None:
         """Keep the lease for *seconds* from now; raises LeaseLost."""

@@ -137,8 +137,8 @@ class MailboxLeases:
             case Dead(reason=reason, error=error, tried=tried):
                 tries = leased._replace(attempt=leased.attempt - (not tried))
                 mailboxes.dead_letter(tx, tries, reason=reason, error=error)
-            case RetryAt(due_at=due_at):
-                mailbox_readers.put_back(tx, leased, due_at)
+            case RetryAt(due_at=due_at, counted=counted):
+                mailbox_readers.put_back(tx, leased, due_at, counted=counted)
                 tx.after_commit(lambda: self._db.notifier.notify("in"))
             case _:
                 assert_never(settlement)

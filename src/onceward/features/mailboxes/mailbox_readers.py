@@ -75,7 +75,10 @@ reader_id = :reader AND seq = :seq AND token = :token AND owner = :owner
                     WHERE b.seq = _onceward_mailbox_leases.seq AND b.expires_at <= :now)
 """
 END: Final = f"DELETE FROM _onceward_mailbox_leases WHERE {MINE}"
-PUT_BACK: Final = f"UPDATE _onceward_mailbox_leases SET owner = NULL, due_at = :due_at WHERE {MINE}"
+PUT_BACK: Final = f"""
+UPDATE _onceward_mailbox_leases SET owner = NULL, due_at = :due_at, attempts = :attempts
+ WHERE {MINE}
+"""
 EXTEND: Final = f"UPDATE _onceward_mailbox_leases SET due_at = :due_at WHERE {MINE}"
 NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_mailbox_leases WHERE due_at > ?"
 OLD: Final = "DELETE FROM _onceward_mailbox_readers WHERE expires_at <= ?"
@@ -273,9 +276,10 @@ def end(tx: StoreTransaction, held: MailboxLease) -> None:
     _assert_held(tx, END, held, {})
 
 
-def put_back(tx: StoreTransaction, held: MailboxLease, due_at: Millis) -> None:
+def put_back(tx: StoreTransaction, held: MailboxLease, due_at: Millis, *, counted: bool) -> None:
     """End a lease so that the message can be leased again at *due_at*; raise LeaseLost."""
-    _assert_held(tx, PUT_BACK, held, {"due_at": due_at})
+    attempts = held.attempt - (not counted)
+    _assert_held(tx, PUT_BACK, held, {"due_at": due_at, "attempts": attempts})
 
 
 def extend(tx: StoreTransaction, held: MailboxLease, until: Millis) -> None:
