@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, AsyncContext, Context, Depends, Postbox
+from onceward import Agent, AsyncContext, AsyncRun, Context, Depends, Postbox
 from onceward.api import postbox as postboxes
 from onceward.errors import OncewardError, RequestFailed, StoreClosed
 from onceward.file import database
+from onceward.testing import Controls
+from onceward.testing.clock import ManualClock
 
 
 @pytest.fixture
@@ -242,3 +244,47 @@ def test_closing_raises_no_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     holder.join()
 
     assert ["StoreClosed"] == [type(error).__name__ for error in ended]
+
+
+def _one_handler(agent: Agent, handled: list[int]) -> None:
+    @agent.on("job", attempts=1, no_retry=Exception)
+    async def work(body: int) -> None:
+        handled.append(body)
+
+
+def _runs(agent: Agent, handled: list[int]) -> None:
+    @agent.session(attempts=1)
+    async def work(run: AsyncRun) -> None:
+        handled.extend(each.body for each in run.messages)
+
+
+def _batches(agent: Agent, handled: list[int]) -> None:
+    @agent.on("job", batch=2, within=0, attempts=1)
+    async def work(bodies: list[int]) -> None:
+        handled.extend(bodies)
+
+
+@pytest.mark.parametrize("declare", [_one_handler, _runs, _batches])
+def test_a_loop_that_is_closed_costs_a_message_no_attempt(
+    tmp_path: Path, declare: Callable[[Agent, list[int]], None]
+) -> None:
+    """No coroutine is called: the message waits for a process with a loop, or for another one."""
+    closed, clock = asyncio.new_event_loop(), ManualClock()
+    closed.close()
+    agent, handled = Agent("a"), list[int]()
+    declare(agent, handled)
+    controls = Controls(clock=clock)
+
+    with Postbox(tmp_path / "a.db", agent=agent, loop=closed, start=False, testing=controls) as box:
+        box.send("a", 1, type="job")
+        for _ in range(3):
+            box.run_until_idle()
+            clock.advance(60)
+        rows = box.query("SELECT state, attempts, reason FROM onceward_inbox")
+        [(state, attempts, reason)] = [tuple(row) for row in rows]
+    assert ("pending", 0, []) == (state, attempts, handled)
+    assert "close the postbox before its loop" in reason
+
+    with Postbox(tmp_path / "a.db", agent=agent, start=False, testing=controls) as box:
+        box.run_until_idle()
+        assert ([1], 0) == (handled, len(box.dead_letters.list()))

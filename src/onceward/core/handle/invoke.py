@@ -46,6 +46,15 @@ LOOK: Final = 0.5
 CLOSED: Final = (
     "the event loop was closed while the handler ran: keep it open as long as the postbox"
 )
+CLOSED_BEFORE: Final = (
+    "the event loop is closed, so no coroutine is called: close the postbox before its loop"
+)
+CLOSED_FOR: Final = 10_000
+"""Milliseconds until the next look at a message whose handler had no loop."""
+
+
+class LoopClosed(RuntimeError):
+    """The loop of a coroutine was closed before the coroutine was called."""
 
 
 class Prepared(NamedTuple):
@@ -115,7 +124,7 @@ def settlement_of(
 ) -> Settlement:
     """Return the settlement of a message whose handler raised after *took* seconds."""
     rules = prepared.handler.rules
-    if rules.forbids_retry_after(error):
+    if rules.forbids_retry_after(error) and not isinstance(error, LoopClosed):
         return Dead("rejected", error_text(error), raised=raised(error, took))
     policy = rules.retry or policy
     spent = _exhausted(policy, prepared.handler, leased.attempt)
@@ -149,6 +158,8 @@ def settlement_for_error(
             return Done("dropped")
         case Paused():
             return RetryAt(now, "paused: it continues after resume()", counted=False)
+        case LoopClosed():  # the message is not at fault; another process may handle it
+            return RetryAt(now + CLOSED_FOR, str(error), counted=False)
     if spent:
         return Dead("max_retries_exceeded", _text_of(error))
     wait, text = wait_after(error, attempt, policy=policy, rng=rng)
@@ -253,9 +264,15 @@ def run_coroutine(
 
     *stoppable* is called with the function that cancels the coroutine, once for
     each call of it.
+
+    Raises:
+        LoopClosed: *loop* is closed; nothing was called.
+
     """
     import asyncio  # noqa: PLC0415 - async handlers only
 
+    if loop.is_closed():
+        raise LoopClosed(CLOSED_BEFORE)
     jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
     ended: Future[Any] = Future()
 
