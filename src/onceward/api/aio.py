@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, cast
@@ -38,6 +37,7 @@ from onceward.core.engine.async_face import (
     awaitable_as,
     awaitable_on_thread,
     awaitable_write,
+    carried,
     uncancelled,
 )
 from onceward.core.engine.engine_loop import Due
@@ -756,4 +756,4 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
 async def _to_its_end(work: Callable[[], object]) -> None:
     """Run *work* on a thread, and await its end even when cancelled."""
     loop = asyncio.get_running_loop()
-    await uncancelled(loop.run_in_executor(None, partial(copy_context().run, work)))
+    await uncancelled(loop.run_in_executor(None, carried(work)))

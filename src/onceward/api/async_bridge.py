@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -23,7 +22,7 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
-from onceward.core.engine.async_face import uncancelled
+from onceward.core.engine.async_face import carried, uncancelled
 from onceward.errors import Busy, StoreClosed
 from onceward.file.database import Database
 from onceward.file.group_commit import HELD
@@ -106,8 +105,8 @@ class AsyncBridge:
         if self.in_transaction:
             return await self.in_block(work)
         self._check()
-        work = partial(copy_context().run, work)  # logs and traces know the task by it
-        call = PendingCall(work, UncancellableFuture(loop=self._loop), joins)
+        # logs and traces know the task by its context
+        call = PendingCall(carried(work), UncancellableFuture(loop=self._loop), joins)
         if not self._tick:
             self._loop.call_soon(self._leave)
         self._tick.append(call)
@@ -163,7 +162,7 @@ class AsyncBridge:
     async def in_block(self, work: Callable[[], T]) -> T:
         """Run *work* on the thread of blocks, and await its end even when cancelled."""
         self._check()
-        return await uncancelled(self._on_its_thread(partial(copy_context().run, work)))
+        return await uncancelled(self._on_its_thread(carried(work)))
 
     def _on_its_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return self._loop.run_in_executor(self._block_thread, self._after_undoing, work)
@@ -178,8 +177,7 @@ class AsyncBridge:
     async def beside(self, work: Callable[[], T]) -> T:
         """Run *work*, which only reads, without queueing behind calls that wait for the file."""
         self._check()
-        work = partial(copy_context().run, work)
-        return await uncancelled(self._loop.run_in_executor(None, work))
+        return await uncancelled(self._loop.run_in_executor(None, carried(work)))
 
     def abandon_block(self, undo: Callable[[], None], *, owned: bool) -> None:
         """

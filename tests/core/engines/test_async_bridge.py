@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import pytest
 
-from onceward import AsyncMessage, AsyncPostbox
+from onceward import Agent, AsyncContext, AsyncMessage, AsyncPostbox, Postbox
 from onceward.core.engine.async_face import WorkerThread
 
 InBlock = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -125,3 +125,39 @@ def test_a_cancelled_task_does_not_put_back_a_detached_message(tmp_path: Path) -
             return found.body
 
     assert "hello" == asyncio.run(main())
+
+
+def _stop() -> NoReturn:
+    raise StopIteration
+
+
+@pytest.mark.parametrize("way", ["call", "write", "in_block", "beside", "opening"])
+def test_a_stop_iteration_on_a_thread_ends_the_await(tmp_path: Path, way: str) -> None:
+    """A future cannot hold it, so the task, which waits to the end, would wait forever."""
+    agent = Agent("a")
+
+    async def main() -> None:
+        async with AsyncPostbox(tmp_path / "a.db", agent=agent, start=False) as box:
+            await getattr(box._bridge, way)(_stop)
+
+    if way == "opening":
+        agent.at_open(lambda _: _stop())
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(main())
+
+
+def test_a_stop_iteration_in_a_call_of_a_handler_fails_the_handler(tmp_path: Path) -> None:
+    """The handler gets an error at its await, and its message is settled."""
+    agent, found = Agent("a"), list[str]()
+
+    @agent.on("job", attempts=1)
+    async def work(body: int, ctx: AsyncContext) -> None:
+        try:
+            await ctx._off_loop.call(_stop)
+        except RuntimeError as error:
+            found.append(str(error))
+
+    with Postbox(tmp_path / "a.db", agent=agent, start=False) as box:
+        box.send("a", 1, type="job")
+        box.run_until_idle()
+    assert ["the call raised StopIteration"] == found

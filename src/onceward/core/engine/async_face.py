@@ -9,7 +9,8 @@ returns a coroutine. The sync method runs on a thread that may touch the file.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import wraps
+from contextvars import copy_context
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -152,3 +153,21 @@ async def uncancelled(future: asyncio.Future[T]) -> T:
         future.exception()
         raise asyncio.CancelledError
     return future.result()
+
+
+def carried(work: Callable[[], T]) -> Callable[[], T]:
+    """
+    Return *work* with the context variables of the caller, for a thread that runs it.
+
+    It raises RuntimeError in place of StopIteration, as a coroutine does: no future of asyncio can
+    hold that one, so the task that awaits it would wait forever.
+    """
+    return partial(copy_context().run, _never_stopping, work)
+
+
+def _never_stopping(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except StopIteration as error:
+        msg = "the call raised StopIteration"
+        raise RuntimeError(msg) from error

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextvars import copy_context
 from dataclasses import replace
 from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from onceward.core.engine.async_face import OnWorker
+from onceward.core.engine.async_face import OnWorker, carried
 from onceward.core.handle.context import Context
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.signatures import Around, Handler, Handlers, await_with, call_with
@@ -280,7 +279,7 @@ def run_coroutine(
         if ended.done():  # a task that outlives its handler
             raise asyncio.CancelledError
         done: Future[Any] = Future()
-        jobs.put(partial(_fulfil, done, partial(copy_context().run, work)))
+        jobs.put(partial(_fulfil, done, carried(work)))
         return await asyncio.wrap_future(done)
 
     handler = _ordinary(start(on_worker))
