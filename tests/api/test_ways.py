@@ -409,25 +409,22 @@ def test_a_cancelled_task_leaves_no_open_postbox(tmp_path: Path, cancelled_in: s
     assert [False] * len(bridges) == [bridge.is_alive() for bridge in bridges]
 
 
-def test_a_closing_that_is_cancelled_at_once_still_closes(tmp_path: Path) -> None:
-    """The executor would not even begin work whose future is cancelled."""
+def test_no_call_that_waits_keeps_a_postbox_from_closing(tmp_path: Path) -> None:
+    """All default threads of the loop flush, which only closing ends; opening needs none either."""
 
     async def main() -> None:
-        loop, may_go_on = asyncio.get_running_loop(), Event()
-        box = await AsyncPostbox(tmp_path / "a.db", agent="a").open()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        busy = loop.run_in_executor(None, may_go_on.wait)
-        task = asyncio.create_task(box.close())
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        box = await AsyncPostbox(tmp_path / "a.db", agent="a", hold_unknown=True).open()
+        await box.send("b", 1)
+        flushing = asyncio.create_task(box.flush(None))
         await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.sleep(0)
-        may_go_on.set()
-        await busy
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert {} == open_files.files
+        async with AsyncPostbox(tmp_path / "c.db", agent="c"):
+            await box.close()
+        with pytest.raises(StoreClosed):
+            await flushing
 
     asyncio.run(main())
+    assert {} == open_files.files
 
 
 def test_a_block_uses_a_postbox_that_is_open(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import inspect
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -754,6 +755,13 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
 
 
 async def _to_its_end(work: Callable[[], object]) -> None:
-    """Run *work* on a thread, and await its end even when cancelled."""
-    loop = asyncio.get_running_loop()
-    await uncancelled(loop.run_in_executor(None, carried(work)))
+    """
+    Run *work* on a thread of its own, and await its end even when cancelled.
+
+    The loop's default threads may all wait for what only the work ends, as ``flush`` does.
+    """
+    own = ThreadPoolExecutor(1, thread_name_prefix="onceward-open")
+    try:
+        await uncancelled(asyncio.get_running_loop().run_in_executor(own, carried(work)))
+    finally:
+        own.shutdown(wait=False)
