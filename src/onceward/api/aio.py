@@ -39,6 +39,7 @@ from onceward.core.engine.async_face import (
     awaitable_on_thread,
     awaitable_write,
     carried,
+    on_thread,
     uncancelled,
 )
 from onceward.core.engine.engine_loop import Due
@@ -484,7 +485,7 @@ class _HandlerCalls:
 
     async def on_thread(self, work: Callable[[], T]) -> T:
         """Run *work* on a separate thread; a cancellation cancels the handler first."""
-        working = asyncio.ensure_future(asyncio.to_thread(work))
+        working = asyncio.ensure_future(on_thread(work))
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:

@@ -146,14 +146,19 @@ def test_a_stop_iteration_on_a_thread_ends_the_await(tmp_path: Path, way: str) -
         asyncio.run(main())
 
 
-def test_a_stop_iteration_in_a_call_of_a_handler_fails_the_handler(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "await_it", [lambda ctx: ctx._off_loop.call(_stop), lambda ctx: ctx.step(_stop)]
+)
+def test_a_stop_iteration_in_a_call_of_a_handler_fails_the_handler(
+    tmp_path: Path, await_it: Callable[[AsyncContext], Awaitable[object]]
+) -> None:
     """The handler gets an error at its await, and its message is settled."""
     agent, found = Agent("a"), list[str]()
 
     @agent.on("job", attempts=1)
     async def work(body: int, ctx: AsyncContext) -> None:
         try:
-            await ctx._off_loop.call(_stop)
+            await await_it(ctx)
         except RuntimeError as error:
             found.append(str(error))
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from pydantic_core import from_json
 
 from onceward.core.block import Transaction
-from onceward.core.engine.async_face import OffLoop
+from onceward.core.engine.async_face import OffLoop, on_thread
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle.invoke import wait_after
 from onceward.core.handle.signatures import is_coroutine
@@ -165,7 +165,7 @@ class MessageSteps:
                 return begun.value
             if rules.tx:
                 return await off_loop.call(partial(self._call_in_tx, begun, work))
-            work = work if coroutine else partial(asyncio.to_thread, work)
+            work = work if coroutine else partial(on_thread, work)
             return await self._await_function(begun, work, off_loop)
 
     @asynccontextmanager
