@@ -432,9 +432,9 @@ def test_a_block_uses_a_postbox_that_is_open(tmp_path: Path) -> None:
 
     async def main() -> tuple[bool, str]:
         box = await AsyncPostbox(tmp_path / "a.db", agent="a").open()
-        first = box.file
-        async with box:
-            same = first is box.file
+        first = box._opened
+        async with await box.open():
+            same = first is box._opened
         async with box:  # it opens a closed one again
             return same, box.agent
 

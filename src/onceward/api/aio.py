@@ -648,7 +648,9 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
                 return
 
     async def open(self) -> Self:
-        """Open the file and start the engines."""
+        """Open the file and start the engines; do nothing if it is open."""
+        if self._is_open:
+            return self
         loop = asyncio.get_running_loop()
         box = await self._open_plain(loop)
         bridge = FileBridge(box._db, loop, box._settings.poll_interval)
@@ -690,7 +692,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
 
     async def __aenter__(self) -> Self:
         """Use the postbox for a block; open it if it is not open."""
-        return self if self._is_open else await self.open()
+        return await self.open()
 
     async def __aexit__(self, *_: object) -> None:
         """Close it."""
