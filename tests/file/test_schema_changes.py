@@ -26,6 +26,7 @@ class Program:
     def change(self, box: Postbox, times: float) -> None:
         """Change the schema so many times from now on."""
         self._con = apsw.Connection(str(box.file.path))
+        self._con.set_busy_timeout(60_000)  # a change that fails would be the last one
         self._con.execute("CREATE TABLE theirs (a)")
         self.changes = times
 

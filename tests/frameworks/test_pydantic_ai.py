@@ -636,7 +636,10 @@ def test_a_conversation_is_served_by_runs(tmp_path: Path, mode: Any, prompts: li
             found = await brain.run(", ".join(str(each.body) for each in run.messages))
             return str(found.output)
 
-        async with AsyncPostbox(tmp_path / "bob.db", agent=agent) as box:
+        async with (
+            AsyncPostbox(tmp_path / "bob.db", agent=agent),
+            AsyncPostbox(tmp_path / "ann.db", agent="ann") as box,  # bob's answers begin no run
+        ):
             chat = box.session("chat")
             await chat.send("bob", "one")
             await asyncio.wait_for(slow.asked.wait(), 30)

@@ -39,6 +39,8 @@ class World:
         self.dice = random.Random(seed)  # noqa: S311 - which message goes where, not a secret
         self._ids = clock_ids(self.clock, random.Random(seed + 1))  # noqa: S311 - as above
         self._open: dict[Path, Postbox] = {}
+        """The latest postbox of each file."""
+        self._earlier: list[Postbox] = []
         self._acceptors: dict[str, Accept] = {}
 
     def path(self, name: str, where: str = "") -> Path:
@@ -48,15 +50,9 @@ class World:
     def open(
         self, agent: Agent | str, *, where: str = "", faults: Iterable[Fault] = (), **settings: Any
     ) -> Postbox:
-        """
-        Open an agent's file, created on first use; *faults* happen to deliveries to a url.
-
-        A postbox of this world that has the file open is closed first.
-        """
+        """Open an agent's file, created on first use; *faults* happen to deliveries to a url."""
         name = agent.name if isinstance(agent, Agent) else agent
         path = self.path(name, where)
-        if path in self._open:
-            self.shut(self._open[path])
         path.parent.mkdir(parents=True, exist_ok=True)
         chosen = load_settings(None, {**QUICK, **settings})
         transports = {SCHEME: FaultyTransport(Wire(self._acceptors), faults)}
@@ -68,6 +64,8 @@ class World:
             transports=transports,
             settings=chosen,
         )
+        if path in self._open:
+            self._earlier.append(self._open[path])
         self._open[path], self._acceptors[name] = box, acceptor(box, chosen)
         return box
 
@@ -99,6 +97,8 @@ class World:
         """Close every file: deliveries by file hold peers' files open, which blocks a swap."""
         for box in list(self._open.values()):
             self.shut(box)
+        while self._earlier:
+            self._earlier.pop().close()
 
     def keep(self, name: str, where: str = "kept") -> Path:
         """Close all agents, copy the file of one aside and return the copy; open again on use."""
