@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from threading import Lock, get_ident
 
 import apsw
 import pytest
@@ -22,11 +23,13 @@ class Program:
     def __init__(self) -> None:
         self.changes: float = 0
         self._con: apsw.Connection | None = None
+        self._lock, self._thread = Lock(), 0
+        """One thread changes the schema at a time; its own statements change nothing."""
 
     def change(self, box: Postbox, times: float) -> None:
         """Change the schema so many times from now on."""
         self._con = apsw.Connection(str(box.file.path))
-        self._con.set_busy_timeout(60_000)  # a change that fails would be the last one
+        self._con.set_busy_timeout(5_000)  # a change that fails would be the last one
         self._con.execute("CREATE TABLE theirs (a)")
         self.changes = times
 
@@ -35,11 +38,18 @@ class Program:
         connection.authorizer = self._prepares
 
     def _prepares(self, action: int, *_: str | None) -> int:
-        if action == apsw.SQLITE_SELECT and self.changes > 0 and self._con is not None:
-            self.changes, changes = 0, self.changes - 1  # a change prepares statements, too
-            self._con.execute("DROP TABLE theirs; CREATE TABLE theirs (a)")
-            self.changes = changes
+        if action == apsw.SQLITE_SELECT and self._con is not None and self._thread != get_ident():
+            with self._lock:
+                self._change_once(self._con)
         return apsw.SQLITE_OK
+
+    def _change_once(self, con: apsw.Connection) -> None:
+        if self.changes > 0:
+            self.changes, self._thread = self.changes - 1, get_ident()
+            try:
+                con.execute("DROP TABLE theirs; CREATE TABLE theirs (a)")
+            finally:
+                self._thread = 0
 
     def close(self) -> None:
         """Close its connection."""
