@@ -526,10 +526,8 @@ class Consumer(Generic[L, S]):
         return self._end(leased, RetryAt(self._db.now() + delay, reason))
 
     def put_back(self, leased: L) -> StoreTransaction:
-        """Put the message back as if it had not been leased; notify other readers."""
-        ended = self._end(leased, RetryAt(self._db.now(), UNREAD, counted=False))
-        self._db.notifier.notify("in")
-        return ended
+        """Put the message back as if it had not been leased."""
+        return self._end(leased, RetryAt(self._db.now(), UNREAD, counted=False))
 
     def extend(self, leased: L, seconds: Span) -> None:
         """Keep the lease for *seconds* from now; raises LeaseLost."""
