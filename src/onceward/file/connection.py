@@ -286,8 +286,8 @@ def _not_opened(error: apsw.Error, path: Path | str) -> ReadOnlyStore | StoreFau
         )
     if isinstance(error, apsw.CantOpenError) and path and not Path(path).exists():
         return StoreFault(
-            f"{path} is no longer there, nothing was written: move it back, or restore a"
-            " backup and start this process again"
+            f"{path} is no longer there; nothing was written. Move the file back, or restore a"
+            " backup and restart this process"
         )
     return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
 
