@@ -41,6 +41,7 @@ from onceward.core.engine.async_face import (
     carried,
     on_thread,
     uncancelled,
+    until_ended,
 )
 from onceward.core.engine.engine_loop import Due
 from onceward.core.handle import lanes
@@ -141,7 +142,8 @@ class FileBridge(AsyncBridge):
             await self.wait(keep, timeout, db=db, due=due)
         except asyncio.CancelledError:
             if leased:
-                await self.call(lambda: _put_back(leased))
+                with suppress(asyncio.CancelledError):  # the first one is raised
+                    await self.call(lambda: _put_back(leased))
             raise
         return [AsyncMessage(each, self) for each in leased]
 
@@ -490,7 +492,7 @@ class _HandlerCalls:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
             self._cancel()
-            await asyncio.wait([working])
+            await until_ended(working)
             raise
 
 
@@ -686,7 +688,8 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
             await _to_its_end(work)
         except asyncio.CancelledError:
             for box in boxes:
-                await _to_its_end(box.close)
+                with suppress(asyncio.CancelledError):  # the first one is raised
+                    await _to_its_end(box.close)
             raise
         return boxes[0]
 

@@ -22,7 +22,7 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
-from onceward.core.engine.async_face import carried, uncancelled
+from onceward.core.engine.async_face import carried, uncancelled, until_ended
 from onceward.errors import Busy, StoreClosed
 from onceward.file.database import Database
 from onceward.file.group_commit import HELD
@@ -225,7 +225,11 @@ class AsyncBridge:
 
     async def _exit(self, block: Any, error: BaseException | None) -> bool:
         about = (None, None, None) if error is None else (type(error), error, error.__traceback__)
-        return await uncancelled(self._on_its_thread(lambda: _leave_block(block, about)))
+        leaving = self._on_its_thread(lambda: _leave_block(block, about))
+        if not isinstance(error, asyncio.CancelledError):
+            return await uncancelled(leaving)
+        await until_ended(leaving)  # the caller raises the first cancellation
+        return leaving.result()
 
     def _leave(self) -> None:
         batch, self._tick = self._tick, []
@@ -308,7 +312,8 @@ class AsyncWaiter:
             due = self._poll_at - time.monotonic() if self._every > 0 else math.inf
             pause = max(0.0, min(left, due))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._flag.wait(), None if pause == math.inf else pause)
+                async with asyncio.timeout(None if pause == math.inf else pause):
+                    await self._flag.wait()
             if self._every > 0 and time.monotonic() >= self._poll_at:
                 self._poll_at = self._file.notifier.next_poll(self._every)
                 if self._file.notifier.is_due(self._every):

@@ -134,23 +134,37 @@ def awaitable_as(face: Callable[[R, Any], A], method: Method[S, P, R]) -> AsyncM
 
 
 async def uncancelled(future: asyncio.Future[T]) -> T:
-    """Await *future* to its end; then raise a cancellation that came in between."""
+    """Await *future* to its end; then raise the first cancellation that came in between."""
+    cancelled = await until_ended(future)
+    if cancelled is None:
+        return future.result()
+    try:
+        raise cancelled
+    finally:
+        del cancelled  # its traceback holds this frame
+
+
+async def until_ended(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """
+    Await *future* to its end; return the first cancellation that came in between, or None.
+
+    The caller raises that very object: a cancel scope knows its own cancellation by the text.
+    """
     import asyncio  # noqa: PLC0415 - half of the time of importing the library
 
-    cancelled = False
+    cancelled = None
     while not future.done():
         try:
             await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if future.cancelled():
+        except asyncio.CancelledError as error:
+            if not future.cancelled():
+                cancelled = cancelled or error
+        except BaseException:
+            if not future.done():  # an interrupt of this thread
                 raise
-            cancelled = True
-        except BaseException:  # noqa: BLE001 - run alone, each call raises its own
-            break
-    if cancelled:
-        future.exception()
-        raise asyncio.CancelledError
-    return future.result()
+    if not future.cancelled():
+        future.exception()  # it counts as retrieved
+    return cancelled
 
 
 def carried(work: Callable[[], T]) -> Callable[[], T]:
