@@ -1,5 +1,6 @@
 """Events say since when: when a message was sent, when it came, how long its handler ran."""
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_events_say_how_long_the_handler_ran(
 ) -> None:
     """Whether it returned, asked for a retry or rejected the message."""
     agent = Agent("b")
-    monkeypatch.setattr("onceward.core.handle.worker.time", _Ticking())
+    monkeypatch.setattr("onceward.core.handle.worker.monotonic", count(step=0.25).__next__)
 
     @agent.on("json")
     def handle(_: object) -> None:
@@ -62,7 +63,7 @@ def test_events_say_how_long_a_run_took(
 ) -> None:
     """Each of its messages was handled by one call, however that ended."""
     agent = Agent("b")
-    monkeypatch.setattr("onceward.features.runs.worker.time", _Ticking())
+    monkeypatch.setattr("onceward.features.runs.worker.monotonic", count(step=0.25).__next__)
 
     @agent.session(mode="collect", debounce=0)
     def serve(_: Run) -> None:
@@ -105,21 +106,6 @@ def heard(box: Postbox) -> list[Event]:
 def took(told: list[Event]) -> list[float | None]:
     """Return how long the handler of each event ran."""
     return [each.took for each in told if isinstance(each, Processed | Retried | DeadLettered)]
-
-
-class _Ticking:
-    """A clock of which a quarter of a second passes at each look."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        """Return the next moment."""
-        self.now += 0.25
-        return self.now
-
-    def sleep(self, _: float) -> None:
-        """Take no time."""
 
 
 def test_a_commit_can_be_measured(tmp_path: Path) -> None:

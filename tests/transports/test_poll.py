@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -358,7 +357,7 @@ def test_a_ping_tells_when_a_peer_asked(homes: Homes, monkeypatch: pytest.Monkey
 
     How long the ping takes changes nothing: the clocks were compared when the peer asked.
     """
-    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=count(step=2).__next__))
+    monkeypatch.setattr(peers, "monotonic", count(step=2).__next__)
     clock = ManualClock()
     clock.advance(90_000)
     ahead = ManualClock()

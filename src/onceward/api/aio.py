@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -67,6 +66,7 @@ from onceward.features.streams.reading import StreamItem
 from onceward.file.database import Database
 from onceward.hooks import Hooks
 from onceward.message.body import Body
+from onceward.message.clock import monotonic
 from onceward.message.names import DEFAULT_SESSION, listed, quoted
 from onceward.message.options import SendOptions
 from onceward.message.record import MailboxFilters, MessageRecord, Ticket, ticket_id
@@ -103,13 +103,13 @@ class FileBridge(AsyncBridge):
         found = await run(look)
         if found is not None or seconds == 0:
             return found
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic() + seconds
         file = db or self._file
         next_look = due or (lambda left: lanes.next_wakeup(file, left))
         notified = AsyncWaiter(file, "in", poll=self._poll, call=self.call)
         try:
             while (found := await run(look)) is None:
-                left = None if deadline is None else deadline - time.monotonic()
+                left = None if deadline is None else deadline - monotonic()
                 if left is not None and left <= 0:
                     return None
                 pause = await self.call(lambda left=left: next_look(left))  # type: ignore[misc]

@@ -18,7 +18,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, Timer
+from types import BuiltinFunctionType
 from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
@@ -28,6 +29,7 @@ from onceward.file.database import Database
 from onceward.file.group_commit import HELD
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import monotonic
 
 T = TypeVar("T")
 
@@ -147,7 +149,7 @@ class AsyncBridge:
         while ended != self._blocks_ended:
             ended = self._blocks_ended
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._db.writer.queue.timeout):
+                async with within(self._db.writer.queue.timeout):
                     await self._block_lock.acquire()
                     self._block_owner = ref(cast("asyncio.Task[Any]", asyncio.current_task()))
                     return
@@ -291,6 +293,31 @@ class Call(Protocol):
         ...
 
 
+@asynccontextmanager
+async def within(seconds: float | None) -> AsyncIterator[None]:
+    """
+    Raise TimeoutError if the block takes longer.
+
+    A timer of a thread ends it while a test freezes time: event loops wait by time.monotonic.
+    """
+    async with asyncio.timeout(seconds) as bound:
+        if seconds is None or isinstance(time.monotonic, BuiltinFunctionType):
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        timer = Timer(seconds, lambda: loop.call_soon_threadsafe(_end, bound))
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _end(bound: asyncio.Timeout) -> None:
+    with suppress(RuntimeError):  # the block has ended
+        bound.reschedule(0)
+
+
 class AsyncWaiter:
     """A flag that notifications of one direction set; one task waits for it and clears it."""
 
@@ -307,14 +334,14 @@ class AsyncWaiter:
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until the flag is set, or *seconds* have passed."""
-        end = math.inf if seconds is None else time.monotonic() + seconds
-        while not self._flag.is_set() and (left := end - time.monotonic()) > 0:
-            due = self._poll_at - time.monotonic() if self._every > 0 else math.inf
+        end = math.inf if seconds is None else monotonic() + seconds
+        while not self._flag.is_set() and (left := end - monotonic()) > 0:
+            due = self._poll_at - monotonic() if self._every > 0 else math.inf
             pause = max(0.0, min(left, due))
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if pause == math.inf else pause):
+                async with within(None if pause == math.inf else pause):
                     await self._flag.wait()
-            if self._every > 0 and time.monotonic() >= self._poll_at:
+            if self._every > 0 and monotonic() >= self._poll_at:
                 self._poll_at = self._file.notifier.next_poll(self._every)
                 if self._file.notifier.is_due(self._every):
                     await self._call(partial(self._file.notifier.look, self._file.version_if_open))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +13,7 @@ from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache
 from onceward.message.arguments import checks_arguments
-from onceward.message.clock import Millis
+from onceward.message.clock import Millis, monotonic
 from onceward.message.names import agent_name
 from onceward.message.parcel import Answer, InboundRule, Parcel
 from onceward.message.topics import check_pattern
@@ -142,9 +141,9 @@ class Peers:
         if not isinstance(transport, Pings):
             msg = f"{name} is reached at {url}, which needs no ping: see onceward peers ls"
             raise InvalidArgument(msg)
-        began = time.monotonic()
+        began = monotonic()
         ahead = transport.ping(url, name)
-        return Ping(name, url, time.monotonic() - began, ahead)
+        return Ping(name, url, monotonic() - began, ahead)
 
     def subscribe(self, name: str, pattern: str) -> None:
         """Subscribe the peer *name* to the topics published here that match *pattern*."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -54,7 +53,7 @@ from onceward.file.directory import (
 from onceward.file.environment import load_settings
 from onceward.hooks import AuditLog, Hooks
 from onceward.message.arguments import Accepted, checked
-from onceward.message.clock import Clock
+from onceward.message.clock import Clock, monotonic
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option
 from onceward.message.record import (
@@ -408,7 +407,7 @@ class Postbox(Session, EventSource):
 
     def _close_idle(self, _limit: int) -> int:
         """Close idle files of recipients, for all postboxes of this process."""
-        file_transport.slots.close_idle(time.monotonic())
+        file_transport.slots.close_idle(monotonic())
         return 0
 
     def _heartbeat(self, _limit: int) -> int:
@@ -698,7 +697,7 @@ class Postbox(Session, EventSource):
         limit = self._stop_limit(timeout)
         if self._db.is_inherited:
             return
-        deadline = time.monotonic() + limit
+        deadline = monotonic() + limit
         if self._pool is not None:
             self._pool.end()
         steps = [engine.stop for engine in self._engines]
@@ -708,15 +707,15 @@ class Postbox(Session, EventSource):
             self._dispatcher.stop,
             self._maintenance.stop,
         ):
-            step(max(0.0, deadline - time.monotonic()))
+            step(max(0.0, deadline - monotonic()))
         self._cancel_calls()
 
     def _cancel_calls(self) -> None:
         """Cancel running coroutines, and wait up to 5 seconds for their cleanup."""
-        deadline = time.monotonic() + CANCEL_WITHIN
+        deadline = monotonic() + CANCEL_WITHIN
         cancelled = [engine for engine in self._engines if engine.cancel()]
         for engine in cancelled:
-            engine.join(max(0.0, deadline - time.monotonic()))
+            engine.join(max(0.0, deadline - monotonic()))
 
     def close(self, timeout: Span | None = None) -> None:
         """

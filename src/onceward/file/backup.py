@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from onceward.errors import Busy, StoreCorrupt, StoreUnusable
 from onceward.file.connection import BusyHandler, close, connect, translate_error
 from onceward.file.file_checks import canonical, sync
 from onceward.file.owner_lock import OwnerLock
-from onceward.message.clock import Millis
+from onceward.message.clock import Millis, monotonic
 
 PATIENCE: Final = 30.0
 """Seconds; a reader of a WAL waits only for a recovery or until the last connection closes."""
@@ -88,7 +87,7 @@ def _closing(con: apsw.Connection, path: Path) -> Iterator[apsw.Connection]:
 def _opened(path: Path) -> apsw.Connection:
     """Open a file for reading; its first statements wait for other processes for a while."""
     patience = BusyHandler()
-    patience.deadline = time.monotonic() + PATIENCE
+    patience.deadline = monotonic() + PATIENCE
     return connect(path, readonly=True, patience=patience)
 
 

@@ -30,6 +30,7 @@ from onceward.errors import (
     StoreFull,
 )
 from onceward.file.file_checks import canonical, descriptors_left, files_limit
+from onceward.message.clock import monotonic
 from onceward.message.names import quoted
 
 MIN_VERSION: Final = (3, 51, 3)
@@ -197,7 +198,7 @@ class BusyHandler:
 
     def __call__(self, calls: int) -> bool:
         """Wait briefly and return True; return False once the deadline has passed."""
-        left = self.deadline - time.monotonic()
+        left = self.deadline - monotonic()
         if left <= 0:
             return False
         time.sleep(

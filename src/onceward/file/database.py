@@ -50,7 +50,7 @@ from onceward.file.group_commit import INTERRUPTS, ReplacedFileDetector, Writer,
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import Handle, OwnReceiver, Row, StoreTransaction, row_class
 from onceward.file.waiter import Waiter
-from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock
+from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock, monotonic
 from onceward.message.log import log
 from onceward.message.names import agent_name
 from onceward.message.parcel import Answer, Durability, Parcel
@@ -282,11 +282,11 @@ class Database:
         While a thread opens or closes one of our connections, its descriptor belongs to no known
         connection: a descriptor is foreign if it stays.
         """
-        until = time.monotonic() + OPENED_OR_CLOSED
+        until = monotonic() + OPENED_OR_CLOSED
         while (held := descriptors.table.holder(real)) is not None:
             if any(is_connected_to(con, real) for con in apsw.connections()):
                 return
-            if time.monotonic() >= until:
+            if monotonic() >= until:
                 raise ForeignHandle(
                     f"descriptor {held[0]} of this process holds {held[1]}: close it;"
                     " read through postbox or another process"
@@ -384,7 +384,7 @@ class Database:
     # -- opening ----------------------------------------------------------------------------
 
     def _open(self) -> apsw.Connection:
-        deadline = time.monotonic() + self.writer.queue.timeout
+        deadline = monotonic() + self.writer.queue.timeout
         try:
             self.guard.refuse_replaced()
             con = self._con = self._connect(deadline)
@@ -600,13 +600,13 @@ class Database:
     ) -> list[T]:
         """Return the result of *work* on the writer's connection, or another while it writes."""
         queue, turn = self.writer.queue, self._reading_turn
-        deadline = time.monotonic() + (queue.timeout if within is None else within)
+        deadline = monotonic() + (queue.timeout if within is None else within)
         with self._reading:
             try:
                 try:
                     con = self._reader
                     if queue.taken:
-                        self._reader_needed_at = time.monotonic()
+                        self._reader_needed_at = monotonic()
                     elif con is None and queue.enter_if_free(turn):
                         con, self.busy_handler.deadline = self._con, deadline
                         if con is not None and con.in_transaction:
@@ -668,7 +668,7 @@ class Database:
     def _before_the_barrier(self) -> Iterator[apsw.Connection]:
         """Connect to read data that no commit of ours has made durable; a power cut may lose it."""
         patience = BusyHandler()
-        patience.deadline = time.monotonic() + self.writer.queue.timeout
+        patience.deadline = monotonic() + self.writer.queue.timeout
         reader = connect(self.path, vfs=self.vfs, readonly=True, patience=patience)
         try:
             yield reader
@@ -691,8 +691,8 @@ class Database:
 
     def _open_reader(self) -> apsw.Connection:
         """Connect for the first read that meets a writer."""
-        self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
-        self._reader_needed_at = time.monotonic()
+        self._read_busy_handler.deadline = monotonic() + self.writer.queue.timeout
+        self._reader_needed_at = monotonic()
         self._reader = self._connect_reader(self._read_busy_handler)
         self._readers_opened += 1
         return self._reader
@@ -770,7 +770,7 @@ class Database:
         """Close connections that were not used for a while, except the writer's."""
         self.readers.close_idle()
         with self._reading:
-            if time.monotonic() - self._reader_needed_at >= readers.IDLE:
+            if monotonic() - self._reader_needed_at >= readers.IDLE:
                 reader, self._reader = self._reader, None
                 close(reader)
 
@@ -808,8 +808,8 @@ class Database:
         """Close the file although a thread has an open transaction, which is rolled back."""
         log.bind(agent=self.agent).warning("transaction rolled back by close", path=str(self.path))
         descriptors.table.closing(self._descriptors)
-        con, until = self._con, time.monotonic() + LAST_WRITE
-        while con is not None and time.monotonic() < until:
+        con, until = self._con, monotonic() + LAST_WRITE
+        while con is not None and monotonic() < until:
             self.busy_handler.deadline = 0.0  # of a statement that is waiting for another process
             with suppress(apsw.Error):
                 con.interrupt()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onceward.file.file_checks import FileKey, file_key
+from onceward.message.clock import monotonic
 
 MANY: Final = 64
 """Number of descriptors above which one scan serves several openings: it costs a call for each."""
@@ -95,7 +95,7 @@ class DescriptorTable:
     opening until they are about to be closed: a scan does not ask for their files.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock, self._asked = clock, 0
         self._scan = _Scan({}, 0, 0.0, 0)
         self._taken = set[int]()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from onceward.errors import NetworkFilesystem, ReadOnlyStore, StoreUnusable
+from onceward.message.clock import monotonic
 from onceward.message.ids import new_token
 
 NETWORK: Final = frozenset({
@@ -109,7 +109,7 @@ def sync(path: Path) -> None:
 
 def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mountinfo") -> None:
     """Raise NetworkFilesystem if the locks of *folder* are not trusted, unless that is allowed."""
-    kind = _recent_filesystem(folder, mounts, int(time.monotonic()))
+    kind = _recent_filesystem(folder, mounts, int(monotonic()))
     if allow or not (kind in NETWORK or kind == "fuse" or kind.startswith("fuse.")):
         return
     raise NetworkFilesystem(

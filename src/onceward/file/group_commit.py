@@ -36,6 +36,7 @@ from onceward.file.transaction import (
     StoreTransaction,
     TransactionHost,
 )
+from onceward.message.clock import monotonic
 
 T = TypeVar("T")
 GROUP_MAX: Final = 512
@@ -244,7 +245,7 @@ class WriteQueue:
         if self.closed or os.getpid() != self._pid:
             self.check()
         timeout = self.timeout if within is None else within
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         with self._mutex:
             if not self.taken:
                 if self.closed:  # meanwhile
@@ -575,7 +576,7 @@ class Writer:
         try:
             taken = self.queue.wait_for_turn_of_others(request, within, unless=unless)
             if taken and not request.done:
-                self._run([request], time.monotonic() + self.queue.timeout)
+                self._run([request], monotonic() + self.queue.timeout)
         finally:
             self._leave(request)
         return request.outcome() if taken else self.write(work)
@@ -950,7 +951,7 @@ class Writer:
         self, request: WriteRequest[Any], first: BaseException, *, certain: bool
     ) -> None:
         try:
-            tx = self._begin(time.monotonic() + self.queue.timeout)
+            tx = self._begin(monotonic() + self.queue.timeout)
         except BaseException as error:  # noqa: BLE001 - classified here
             request.error = error if certain else request.unknown(first)
             return

@@ -23,6 +23,7 @@ from typing import Final, Literal
 from onceward.file import open_files
 from onceward.file.file_checks import file_key
 from onceward.file.process_socket import ProcessSocket, datagram, forget_link, process_socket
+from onceward.message.clock import monotonic
 from onceward.message.ids import new_token
 
 Direction = Literal["out", "in"]
@@ -183,7 +184,7 @@ class Notifier:
         """
         every = max(every, min(every * len(open_files.files) / LOOKS, LONGEST_TURN))
         with self._lock:
-            now, count = time.monotonic(), sum(map(len, self._listeners.values()))
+            now, count = monotonic(), sum(map(len, self._listeners.values()))
             most = max(every, min(every * count, LONGEST_TURN))
             self._poll_at = min(max(now, self._poll_at) + every, now + most)
             return self._poll_at
@@ -191,7 +192,7 @@ class Notifier:
     def is_due(self, every: float) -> bool:
         """Return whether to check the file now: not if another waiter has just checked it."""
         with self._lock:
-            now = time.monotonic()
+            now = monotonic()
             due = now - self._looked_at >= every / 2
             if due:
                 self._looked_at = now

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from onceward.errors import Busy
 from onceward.file import descriptors
 from onceward.file.file_checks import FileKey
+from onceward.message.clock import monotonic
 
 LOOK_EVERY: Final = 0.005
 
@@ -35,9 +35,9 @@ class OwnerLock:
             self._handle = os.open(f"{path}-run", os.O_RDWR | os.O_CREAT, 0o600)
             self._known = descriptors.table.keep(self._handle)
             self.exclusive = self._locked(alone=True)
-            deadline = time.monotonic() + patience
+            deadline = monotonic() + patience
             while not (self.exclusive or self._locked(alone=False)):
-                if time.monotonic() >= deadline:
+                if monotonic() >= deadline:
                     self.close()
                     raise Busy(f"another process is still opening {path}: try again")
                 Event().wait(LOOK_EVERY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from onceward.file.connection import (
     translate_error,
     translate_own_error,
 )
+from onceward.message.clock import monotonic
 from onceward.message.names import quoted
 
 WAIT_FOR: Final = 1.0
@@ -55,7 +55,7 @@ class FileReader:
             con.set_progress_handler(self._too_long, OPCODES)
 
     def _too_long(self) -> bool:
-        return self._longest is not None and time.monotonic() > self._until
+        return self._longest is not None and monotonic() > self._until
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """
@@ -75,7 +75,7 @@ class FileReader:
 
     def walk(self, sql: str, bindings: Any = None) -> Generator[tuple[Any, ...], None, None]:
         """Yield the rows of one reading statement, which ends when the caller stops."""
-        self._until = time.monotonic() + (self._longest or 0.0)
+        self._until = monotonic() + (self._longest or 0.0)
         cursor = self._con.cursor()
         try:
             yield from execute_reading(cursor, sql, bindings)
@@ -196,7 +196,7 @@ def opened_any(
     if not path.exists():
         raise StoreUnusable(f"{path} does not exist: it was moved or deleted")
     patience = BusyHandler()
-    patience.deadline = time.monotonic() + wait  # one deadline for all statements
+    patience.deadline = monotonic() + wait  # one deadline for all statements
     con = connect(path, readonly=True, patience=patience)
     try:
         reader = FileReader(con, path, longest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Condition
@@ -14,6 +13,7 @@ import apsw
 from onceward.errors import Busy, StoreClosed
 from onceward.file.connection import BusyHandler, close, close_without_checkpoint
 from onceward.file.group_commit import CLOSED
+from onceward.message.clock import monotonic
 
 MOST: Final = 4
 """Maximum callers that read one file at once; another one waits."""
@@ -39,7 +39,7 @@ class LentReader:
 class ReaderPool:
     """A few connections that only read; each serves one caller at a time."""
 
-    def __init__(self, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, connect: Connect, clock: Callable[[], float] = monotonic) -> None:
         self._connect, self._clock = connect, clock
         self._changed = Condition()
         self._free: list[LentReader] = []
@@ -57,7 +57,7 @@ class ReaderPool:
             StoreClosed: the file is closed, or was closed while the block read.
 
         """
-        deadline = time.monotonic() + within
+        deadline = monotonic() + within
         reader = self._take(deadline)
         try:
             reader.busy_handler.deadline = deadline
@@ -76,7 +76,7 @@ class ReaderPool:
     def _take(self, deadline: float) -> LentReader:
         with self._changed:
             while not self._free and len(self._lent) >= MOST and not self._closed:
-                left = deadline - time.monotonic()
+                left = deadline - monotonic()
                 if left <= 0:
                     raise Busy(f"{MOST} other statements read the file until the deadline")
                 self._changed.wait(min(left, LOOK))

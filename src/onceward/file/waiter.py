@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import select
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
+
+from onceward.message.clock import monotonic
 
 if TYPE_CHECKING:
     from onceward.file.notify import Direction, Notifier
@@ -53,9 +54,9 @@ class Waiter:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is set; return False if *seconds* pass before that."""
-        end = None if seconds is None else time.monotonic() + seconds
+        end = None if seconds is None else monotonic() + seconds
         while not self._flag.is_set():
-            left = None if end is None else end - time.monotonic()
+            left = None if end is None else end - monotonic()
             if left is not None and left <= 0:
                 return False
             if self._hear(left):
@@ -77,7 +78,7 @@ class Waiter:
         Return whether the wait was ended: another thread may have cleared the flag since.
         """
         if self._every > 0:
-            due = max(0.0, self._poll_at - time.monotonic())
+            due = max(0.0, self._poll_at - monotonic())
             seconds = due if seconds is None else min(seconds, due)
         if self._wakeup is None:
             ended = self._flag.wait(seconds)
@@ -88,7 +89,7 @@ class Waiter:
 
     def _poll(self) -> None:
         """Check the file's version if that is due."""
-        if self._every > 0 and time.monotonic() >= self._poll_at:
+        if self._every > 0 and monotonic() >= self._poll_at:
             self._poll_at = self._notifier.next_poll(self._every)
             if self._notifier.is_due(self._every):
                 self._notifier.look(self._version)

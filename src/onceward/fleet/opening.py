@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from onceward.errors import Busy, OncewardError, ReadOnlyStore, StoreCorrupt
 from onceward.file.connection import BusyHandler, connect, translate_error
 from onceward.file.migrations import migrations
 from onceward.fleet.files import stat
+from onceward.message.clock import monotonic
 
 Reason = Literal[
     "vanished", "unreadable", "empty", "foreign", "corrupt", "older", "newer", "locked", "changing",
@@ -74,7 +74,7 @@ class EachTime(BusyHandler):
     def __call__(self, calls: int) -> bool:
         """Wait briefly and return True; return False once this wait has lasted too long."""
         if not calls:
-            self.deadline = time.monotonic() + self._timeout
+            self.deadline = monotonic() + self._timeout
         return super().__call__(calls)
 
 

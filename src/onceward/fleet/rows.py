@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from onceward.fleet.columns import GIVEN, Kind, Part
 from onceward.fleet.evidence import number_of
 from onceward.fleet.opening import Source, Unreadable, lacking, translated
 from onceward.fleet.plan import Slice
+from onceward.message.clock import monotonic
 
 Rows = list[tuple[Any, ...]]
 """Sequence, whether the row is as expected, and the columns that are read."""
@@ -255,18 +255,18 @@ def _statement(
     sql, values = query.expecting(expected), (*expected.values(),)
     heavy = [place for place, name in enumerate(query.given(expected).read, 2) if name in LARGE]
     cursor = con.execute(sql, (*values, piece.after, piece.to))
-    began = time.monotonic()
+    began = monotonic()
     while True:
         rows, broke = _taken(cursor, wanted.rows, heavy)
         if not rows:
             return
-        if not broke and time.monotonic() - began <= HOLD:
+        if not broke and monotonic() - began <= HOLD:
             yield rows
             continue
         cursor.close(force=True)
         yield rows
         cursor = con.execute(sql, (*values, rows[-1][0], piece.to))
-        began = time.monotonic()
+        began = monotonic()
 
 
 def _taken(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> tuple[Rows, bool]:

@@ -7,10 +7,15 @@ Stored moments are wall-clock milliseconds, waits are monotonic seconds.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 Millis = int
 """A moment (UTC since 1970) or a span, in milliseconds; moments are named ``*_at``."""
+# Libraries that freeze time in tests replace time.monotonic, in every module that refers to it.
+monotonic: Final[Callable[[], float]] = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+"""Return seconds on a clock that never steps; it goes on while a test freezes time."""
 
 
 class Clock(Protocol):
@@ -34,7 +39,7 @@ class SystemClock:
 
     def monotonic(self) -> float:
         """Return seconds on a clock that never steps."""
-        return time.monotonic()
+        return monotonic()
 
 
 class MonotonicFileClock:

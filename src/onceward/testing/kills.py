@@ -21,6 +21,7 @@ from threading import Thread
 from typing import Final
 
 from onceward.message import times
+from onceward.message.clock import monotonic
 from onceward.message.times import Span
 
 Role = Callable[[Path, str], None]
@@ -78,8 +79,8 @@ class Crew:
 
     def torment(self, kills: int, *, seconds: Span = 86_400.0) -> None:
         """Kill and restart a random role, *kills* times; ends early after *seconds*."""
-        deadline = time.monotonic() + times.seconds("seconds", seconds)
-        while self.kills < kills and time.monotonic() < deadline:
+        deadline = monotonic() + times.seconds("seconds", seconds)
+        while self.kills < kills and monotonic() < deadline:
             time.sleep(self.rng.uniform(*PAUSE))
             victim = self.rng.choice(sorted(self.alive))
             self.kill(victim)
@@ -101,8 +102,8 @@ class Crew:
 
     def wait_until(self, calm: Callable[[], bool], *, seconds: Span = QUIET_FOR) -> bool:
         """Return whether *calm* came true in time; no process is killed meanwhile."""
-        deadline = time.monotonic() + times.seconds("seconds", seconds)
-        while not (done := calm()) and time.monotonic() < deadline:
+        deadline = monotonic() + times.seconds("seconds", seconds)
+        while not (done := calm()) and monotonic() < deadline:
             time.sleep(0.05)
         return done
 

@@ -9,7 +9,6 @@ before it; otherwise the new file is closed itself.
 from __future__ import annotations
 
 import os
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +31,7 @@ from onceward.errors import (
 )
 from onceward.file import open_files
 from onceward.file.file_checks import DESCRIPTORS, descriptors_left, file_key, files_limit
+from onceward.message.clock import monotonic
 from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Parcel
 
@@ -115,7 +115,7 @@ class FileSlots:
         """End the use of a file."""
         with self._lock:
             slot.users -= 1
-            before, slot.idle_since = slot.idle_since, time.monotonic()
+            before, slot.idle_since = slot.idle_since, monotonic()
             close = slot.stale and slot.users == 0
             cold = None if slot.stale else self._cooled_by(slot, before)
             if self._waiting:
@@ -191,7 +191,7 @@ class FileSlots:
 
     def _reserve(self, key: Key) -> None:
         """Count one more file, after closing an idle one if necessary."""
-        deadline = time.monotonic() + WAIT
+        deadline = monotonic() + WAIT
         while True:
             with self._lock:
                 if self._count < files_allowed():
@@ -201,7 +201,7 @@ class FileSlots:
             if idle is not None:
                 self._close(idle)
                 continue
-            if not self._wait(deadline - time.monotonic()):
+            if not self._wait(deadline - monotonic()):
                 why = f"{self._count} files are open and in use"
                 raise _out(why)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from onceward.core.deliver.transport import Features
 from onceward.errors import DeliveryError, PushFailed, Refused, Unreachable
+from onceward.message.clock import monotonic
 from onceward.message.frame import Frame
 from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Durability, Parcel, Receipt, refuse_damaged
@@ -81,8 +81,8 @@ class FunctionTransport:
         for frame in frames:
             lanes.setdefault((frame.lane, frame.priority), deque()).append(frame)
         receipts: list[Receipt] = []
-        begin_until = time.monotonic() + CALLS_BEGIN_WITHIN
-        while lanes and time.monotonic() < begin_until:
+        begin_until = monotonic() + CALLS_BEGIN_WITHIN
+        while lanes and monotonic() < begin_until:
             heads = [lane.popleft() for lane in lanes.values()]
             try:
                 answered = self._call(heads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.engine.threads import engine_threads
 from onceward.file.group_commit import INTERRUPTS
+from onceward.message.clock import monotonic
 
 Share = Literal["known", "new", "failing"]
 """Peers that answered last, peers that never answered, and peers whose last push failed."""
@@ -327,7 +327,7 @@ class BusyPeers:
     def begin_push(self, packed: InFlight, limit: float) -> None:
         """Record that this thread now calls a transport, which may take *limit* seconds."""
         thread = get_ident()
-        self._pushes[thread] = Push(thread, packed, time.monotonic() + limit)
+        self._pushes[thread] = Push(thread, packed, monotonic() + limit)
 
     def end_push(self) -> bool:
         """Record that the call has returned; return False if the push was abandoned."""
@@ -361,5 +361,5 @@ class BusyPeers:
 
     def wait_until_settled(self, deadline: float) -> None:
         """Wait until every carrier has ended or hangs, by the monotonic clock."""
-        while self._names - self._hanging and time.monotonic() < deadline:
+        while self._names - self._hanging and monotonic() < deadline:
             self.wait_for_a_change()

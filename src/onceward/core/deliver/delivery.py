@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -43,7 +42,7 @@ from onceward.errors import (
 from onceward.file import file_checks, identity
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
-from onceward.message.clock import Millis
+from onceward.message.clock import Millis, monotonic
 from onceward.message.events import (
     BreakerOpened,
     DeliveryFailed,
@@ -571,7 +570,7 @@ class Deliveries:
         """Give up hanging pushes; return the seconds until the next one may have to be given up."""
         if self._carriers is None:
             return engine.MAX_IDLE_SECONDS
-        limit, now = self._settings.deliver_timeout, time.monotonic()
+        limit, now = self._settings.deliver_timeout, monotonic()
         next_at = now + limit  # also of a push that begins in the meantime
         for push in self._busy.pushes():
             if push.until > now:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -20,7 +19,7 @@ from onceward.core.send import sent
 from onceward.errors import OncewardError
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
-from onceward.message.clock import Millis
+from onceward.message.clock import Millis, monotonic
 from onceward.message.log import log
 from onceward.message.vocabulary import Reason
 
@@ -136,15 +135,15 @@ class Dispatcher:
         self._deliveries.stop_packing()
         self._loop.stopping.set()
         self._db.writer.queue.hurry()
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         self._loop.stop(timeout)
-        self._watch_loop.stop(max(0.0, deadline - time.monotonic()))
+        self._watch_loop.stop(max(0.0, deadline - monotonic()))
         self._deliveries.stop(deadline)
 
     def push_owed(self, timeout: float) -> None:
         """Wait up to *timeout* seconds until the receipts that can be pushed are pushed."""
-        deadline = time.monotonic() + timeout
-        while self._loop.started and self._owes() and time.monotonic() < deadline:
+        deadline = monotonic() + timeout
+        while self._loop.started and self._owes() and monotonic() < deadline:
             self._db.writer.queue.hurry()
             self._notify()
             self._deliveries.wait_for_a_change()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from onceward.file.database import Database
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.hooks import Hooks
+from onceward.message.clock import monotonic
 from onceward.message.log import log
 from onceward.message.retry import RetryPolicy
 from onceward.message.settings import Settings
@@ -75,9 +75,9 @@ class DeadOwnerReaper:
 
     def release_leases(self) -> None:
         """Release leases of dead owners, once per interval; skip a busy file."""
-        if time.monotonic() - self._looked < EVERY:
+        if monotonic() - self._looked < EVERY:
             return
-        self._looked = time.monotonic()
+        self._looked = monotonic()
         with suppress(OncewardError):
             if any(map(file_checks.is_dead, self._owners(self._db.read))):
                 self._db.write(self._release)
@@ -252,11 +252,11 @@ def until_found(
     found = look()
     if found is not None or wait == 0:
         return found
-    deadline = None if wait is None else time.monotonic() + wait
+    deadline = None if wait is None else monotonic() + wait
     notified = db.waiter("in", poll)
     try:
         while (found := look()) is None:
-            left = None if deadline is None else deadline - time.monotonic()
+            left = None if deadline is None else deadline - monotonic()
             if left is not None and left <= 0:
                 return None
             notified.wait(due(left))

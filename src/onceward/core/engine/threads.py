@@ -33,6 +33,7 @@ from onceward.file import resting
 from onceward.file.notify import Direction, Notifier
 from onceward.file.process_socket import ProcessSocket
 from onceward.file.waiter import ONE, wakeup_descriptors
+from onceward.message.clock import monotonic
 from onceward.message.log import log
 
 AT_ONCE: Final = 8
@@ -229,7 +230,7 @@ class EngineThreads:
         else:
             task.state = "idle"
             if seconds is not None and seconds < math.inf:
-                task.due = time.monotonic() + seconds
+                task.due = monotonic() + seconds
                 self._set_alarm(task)
 
     def _set_alarm(self, task: EngineTask) -> None:
@@ -255,7 +256,7 @@ class EngineThreads:
             task.over.set()
 
     def _enqueue(self, task: EngineTask) -> None:
-        task.queued_at = time.monotonic()
+        task.queued_at = monotonic()
         self._queue.append(task)
         task.state = "queued"
 
@@ -392,7 +393,7 @@ class EngineThreads:
                     os.read(self._wakeup[0], 1024)
             self._waits = self._woken = False
             self._holding.add(get_ident())  # it is about to take a task
-            now = time.monotonic()
+            now = monotonic()
             while self._alarms and self._alarms[0].at <= now:
                 self._ring(heapq.heappop(self._alarms), now)
             soon = now + TOGETHER
@@ -435,7 +436,7 @@ class EngineThreads:
     def _seconds(self) -> float:
         """Return how long the wait may take."""
         with self._lock:
-            now = time.monotonic()
+            now = monotonic()
             first = self._alarms[0].at if self._alarms else math.inf
             look = min((file.look_at for file in self._files.values()), default=math.inf)
             self._waits_until = now if self._queue else min(first, look, now + LONGEST)
@@ -467,7 +468,7 @@ class EngineThreads:
         return rest
 
     def _relieve(self) -> None:
-        before = time.monotonic() - TICK
+        before = monotonic() - TICK
         late = sum(task.queued_at <= before for task in self._queue) if self._queue else 0
         missing = min(late, STARTED_AT_ONCE) + (bool(self._running) and not self._waits)
         if not missing:

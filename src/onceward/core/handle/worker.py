@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -47,7 +46,7 @@ from onceward.file import file_checks
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
-from onceward.message.clock import Millis
+from onceward.message.clock import Millis, monotonic
 from onceward.message.events import Event
 from onceward.message.log import log
 from onceward.message.names import error_text
@@ -378,7 +377,7 @@ class Worker:
             self._held[lane[0].lane.lane_id] = lane[0].lane
         self._quick, self._logs_each = True, log.takes("debug")
         self._unbegun.extend(claimed)
-        self._beaten, self._active = time.monotonic(), True
+        self._beaten, self._active = monotonic(), True
         try:
             self._handle_claimed()
         except BaseException:
@@ -529,7 +528,7 @@ class Worker:
             steps=self._steps,
         )
         limit = ready.handler.rules.timeout or self._settings.handler_timeout
-        self._run_now = RunningCall(time.monotonic(), limit, context)
+        self._run_now = RunningCall(monotonic(), limit, context)
         try:
             self._call(ready, leased, context)
         except Suspended as waiting:
@@ -545,7 +544,7 @@ class Worker:
             return self._failed(error, ready, leased)
         finally:
             # A failure has measured the call.
-            self._took = self._took or time.monotonic() - self._run_now.started
+            self._took = self._took or monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             if context._transaction is not None or "_steps" in context.__dict__:
@@ -602,7 +601,7 @@ class Worker:
         """Return the seconds of the call that has just ended, measured once."""
         if self._took is None:
             assert self._run_now is not None  # noqa: S101 - it is cleared after this
-            self._took = time.monotonic() - self._run_now.started
+            self._took = monotonic() - self._run_now.started
         return self._took
 
     def _asked(self, message_id: str | None) -> bool:
@@ -684,7 +683,7 @@ class Worker:
         """Beat for the current claim; this may wait for its file."""
         if not (self._active or self._held):
             return
-        now = time.monotonic()
+        now = monotonic()
         due = now - self._beaten >= max(0.05, self._settings.lease / 3)
         self._beaten = now if due else self._beaten
         with suppress(OncewardError):  # the file fails: its round reports that
@@ -702,7 +701,7 @@ class Worker:
     def _add_worker(self) -> None:
         """Start another worker, if allowed, while a call takes time and others wait."""
         run = self._run_now
-        if run is None or not self._may_grow or time.monotonic() - run.started < CLAIM_WAITS:
+        if run is None or not self._may_grow or monotonic() - run.started < CLAIM_WAITS:
             return
         if lanes.agenda(self._db.read).ready:
             self._may_grow = self._grow()
@@ -710,7 +709,7 @@ class Worker:
     def _is_slow(self) -> bool:
         """Return whether the running handler is no longer quick."""
         run = self._run_now
-        return run is not None and time.monotonic() - run.started > QUICK
+        return run is not None and monotonic() - run.started > QUICK
 
     def _stop_late(self) -> None:
         """Cancel a coroutine that exceeds its timeout; a function only loses its lease."""
@@ -719,7 +718,7 @@ class Worker:
             run is not None
             and not run.late
             and run.context._cancel is not None
-            and time.monotonic() - run.started > run.limit
+            and monotonic() - run.started > run.limit
         ):
             run.late = True
             run.context._cancel()
@@ -736,7 +735,7 @@ class Worker:
     def _prolong(self, tx: StoreTransaction) -> None:
         """Extend the leases of this round, unless its handler has exceeded its timeout."""
         run = self._run_now
-        if run is not None and time.monotonic() - run.started > run.limit:
+        if run is not None and monotonic() - run.started > run.limit:
             return
         for lane in list(self._held.values()):
             lanes.extend(tx, lane, until=tx.now + round(1000 * self._settings.lease))

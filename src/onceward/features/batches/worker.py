@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import CancelledError
 from typing import Any, Final, cast
 
@@ -37,7 +36,7 @@ from onceward.features.batches.context import BatchContext
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.hooks import Attempt
-from onceward.message.clock import Millis
+from onceward.message.clock import Millis, monotonic
 from onceward.message.events import Event
 from onceward.message.vocabulary import HANDLED, Dead, RetryAt, Settlement, Waits
 
@@ -232,7 +231,7 @@ class BatchWorker(Worker):
         batch = BatchContext(contexts, group=self._batch, outbox=self._outbox)
         limit = self._handler.timeout or self._settings.handler_timeout
         self._took = None
-        self._run_now = RunningCall(time.monotonic(), limit, cast("Context", batch))
+        self._run_now = RunningCall(monotonic(), limit, cast("Context", batch))
         try:
             self._call_handler([each.body for _, each in ready], ready[0][1], batch)
         except Suspended as waiting:
@@ -244,7 +243,7 @@ class BatchWorker(Worker):
             return self._all_failed(error, ready)
         finally:
             # A failure has measured the call.
-            self._took = self._took or time.monotonic() - self._run_now.started
+            self._took = self._took or monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             batch._close()

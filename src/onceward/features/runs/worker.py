@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -62,6 +61,7 @@ from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.body import encode
+from onceward.message.clock import monotonic
 from onceward.message.log import log
 from onceward.message.names import error_text
 from onceward.message.options import reply_options
@@ -190,7 +190,7 @@ class RunExecution:
         self._took: float | None = None
         self._stop: Callable[[], object] = lambda: None
         limit = started.handler.timeout or deps.settings.handler_timeout
-        self._until = time.monotonic() + limit
+        self._until = monotonic() + limit
         self._late = False
         self._cancelled, self._watched = False, watched
         self._grace = deps.settings.abort_grace
@@ -221,7 +221,7 @@ class RunExecution:
     @property
     def overdue(self) -> bool:
         """Whether the handler has exceeded its timeout."""
-        return time.monotonic() > self._until
+        return monotonic() > self._until
 
     def cancel(self, *, late: bool = False) -> None:
         """
@@ -393,7 +393,7 @@ class RunExecution:
             self._db.notifier.notify("in")
 
     def _returned(self, loop: Loop) -> Any:
-        began, self._thread = time.monotonic(), get_ident()
+        began, self._thread = monotonic(), get_ident()
         context = CONTEXT.set(self._run)
         try:
             around = self._started.handler.around
@@ -402,7 +402,7 @@ class RunExecution:
             return value
         finally:
             CONTEXT.reset(context)
-            self._took = time.monotonic() - began
+            self._took = monotonic() - began
             self.returned = True
             self._run._close()
 
@@ -665,7 +665,7 @@ class RunWorker:
         for execution in late:
             execution.cancel(late=True)
         kept = [execution for execution in self._calls.counted() if execution not in late]
-        if kept and time.monotonic() >= self._extended_at + every:
+        if kept and monotonic() >= self._extended_at + every:
             with suppress(OncewardError):
                 self._extend(kept)
         return min(every, 1.0) if self._calls.counted() else None
@@ -678,4 +678,4 @@ class RunWorker:
                 lanes.extend(tx, execution.lease, until=tx.now + lease_for)
 
         self._db.write(work)
-        self._extended_at = time.monotonic()
+        self._extended_at = monotonic()

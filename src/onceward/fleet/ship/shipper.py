@@ -26,6 +26,7 @@ from onceward.fleet.ship.manifest import Epoch, Manifest, Segment
 from onceward.fleet.ship.objects import LogUnreadable, LogUnwritable, Objects
 from onceward.fleet.ship.segments import Writer
 from onceward.fleet.ship.tables import Known
+from onceward.message.clock import monotonic
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -53,7 +54,7 @@ class Pace:
 
     def wait(self, rows: int, began: float) -> None:
         """Wait until the pace allows this many rows since *began*."""
-        spent = time.monotonic() - began
+        spent = monotonic() - began
         self.sleep(max(0.0, rows / (self.rows_per_second or math.inf) - spent))
 
 
@@ -179,7 +180,7 @@ class _Reading:
 
 def _shipped(source: Source, log: ShippedLog, pace: Pace) -> FileShipped:
     """Commit the changes in pieces until the log is up to date with the file."""
-    done, tries, began = FileShipped(source.path, source.file_id, source.agent), 0, time.monotonic()
+    done, tries, began = FileShipped(source.path, source.file_id, source.agent), 0, monotonic()
     while True:
         reading = _read(source, log, pace.limit)
         if not reading.worth:

@@ -16,6 +16,7 @@ from onceward.fleet.opening import Source, Unreadable, resting
 from onceward.fleet.plan import Slice
 from onceward.fleet.spark.options import Options
 from onceward.fleet.spark.positions import NO_ROW, UNKNOWN, Anchor, Position, Positions
+from onceward.message.clock import monotonic
 from onceward.message.log import log
 
 HIGH: Final = "SELECT seq FROM sqlite_sequence WHERE name = ?"
@@ -90,10 +91,10 @@ class Follower:
         """
         if not self._left:
             self._list(known)
-        began, before, looked = time.monotonic(), time.time_ns(), 0
+        began, before, looked = monotonic(), time.time_ns(), 0
         # In threads it was slower: SQLite parses each schema again.
         while self._left and (
-            looked < self._share or time.monotonic() - began <= self._options.look_for
+            looked < self._share or monotonic() - began <= self._options.look_for
         ):
             one = self._left.pop()
             self._keep(one, self._stat(one, known.get(one.path)), before)

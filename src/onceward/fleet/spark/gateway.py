@@ -23,6 +23,7 @@ from typing import Final
 
 from onceward.errors import OncewardError
 from onceward.fleet.spark.java import Java, find
+from onceward.message.clock import monotonic
 
 VECTOR: Final = "jdk.incubator.vector"
 NATIVE_ACCESS_SINCE: Final = 24
@@ -177,9 +178,9 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _answered(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]:
-    deadline = time.monotonic() + PATIENCE
+    deadline = monotonic() + PATIENCE
     while not answer.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
+        if process.poll() is not None or monotonic() > deadline:
             ended = f"exit code {process.poll()}"
             msg = f"the JVM did not answer within {PATIENCE:.0f} s ({ended}): see its output above"
             raise SparkDidNotStart(msg)

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import IO, Any, Final
 
 from onceward.errors import OncewardError
-from onceward.message.clock import Millis, SystemClock
+from onceward.message.clock import Millis, SystemClock, monotonic
 from onceward.ops.cli.example_folder import example_folder
 from onceward.ops.cli.exit_codes import DONE
 
@@ -124,8 +124,8 @@ class Team:
         """Run the processes, kill them by the plan, and finish; at the end no process is left."""
         try:
             self._start()
-            begun = time.monotonic()
-            while (passed := time.monotonic() - begun) < seconds or victims:
+            begun = monotonic()
+            while (passed := monotonic() - begun) < seconds or victims:
                 while victims and victims[0][0] <= passed:
                     self._kill(victims.pop(0)[1])
                 self._look_after(self.members.values())
@@ -143,10 +143,10 @@ class Team:
         self._await(lambda: self.results > 0)
 
     def _await(self, wanted: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_WITHIN
+        deadline = monotonic() + START_WITHIN
         while not wanted():
             self._look_after(self.members.values())
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 late = f"the processes gave no answer within {START_WITHIN:.0f} s"
                 raise OncewardError(f"{late}: see the logs in {self.home}")
             time.sleep(TICK)
@@ -200,8 +200,8 @@ class Team:
     def _wait(self, members: list[Member]) -> None:
         for member in members:
             member.dismiss()
-        deadline = time.monotonic() + STOP_WITHIN
-        while time.monotonic() < deadline and any(member.alive for member in members):
+        deadline = monotonic() + STOP_WITHIN
+        while monotonic() < deadline and any(member.alive for member in members):
             time.sleep(TICK)
 
     def prove(self) -> dict[str, Any]:

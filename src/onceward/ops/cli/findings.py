@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.file_checks import NETWORK, canonical, filesystem
 from onceward.file.read_only import FileReader
 from onceward.keys import Keys
-from onceward.message.clock import Millis, SystemClock
+from onceward.message.clock import Millis, SystemClock, monotonic
 from onceward.ops.cli.durations import ago
 from onceward.ops.cli.handles import holders, writer
 from onceward.ops.cli.listener_mark import LATELY, listeners
@@ -184,9 +183,9 @@ def schema(found: FileReader, path: Path) -> Finding:
 def writing(box: Postbox, found: FileReader) -> Finding:
     """Commit durably, and check that another connection sees the commit."""
     before = found.commits()
-    began = time.monotonic()
+    began = monotonic()
     box.resolve("doctor")  # stores the time: a commit that changes nothing else
-    took = 1000 * (time.monotonic() - began)
+    took = 1000 * (monotonic() - began)
     if before == found.commits():
         said = "a commit is not seen by a second connection"
         return serious("write", said, "stop all processes, then onceward check")

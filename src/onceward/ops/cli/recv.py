@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
@@ -14,7 +13,7 @@ from cyclopts import Parameter
 from onceward import Message, Postbox
 from onceward.errors import Paused
 from onceward.file.environment import disabled_by_environment
-from onceward.message.clock import SystemClock
+from onceward.message.clock import SystemClock, monotonic
 from onceward.message.frame import Frame
 from onceward.ops.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut, Usage
 from onceward.ops.cli.options import OfType, Wait
@@ -99,11 +98,11 @@ def nothing(wait: float | None) -> NothingThere | TimedOut:
 
 def _next(path: Path, kind: str | None, session: str | None, wait: float) -> Mapping[str, Any]:
     """Return the next message without leasing it, waiting up to *wait* seconds."""
-    deadline = time.monotonic() + wait
+    deadline = monotonic() + wait
     now = SystemClock().now
     with views(path) as found:
         while not (one := next_message(found, now(), type=kind, session=session)):
-            left = deadline - time.monotonic()
+            left = deadline - monotonic()
             if left <= 0:
                 raise nothing(wait)
             Event().wait(min(left, LOOK_EVERY))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
+
+from onceward.message.clock import monotonic
 
 STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 GLANCE: Final = 0.5
@@ -45,13 +46,13 @@ T = TypeVar("T")
 
 def awaited(told: SimpleQueue[T], timeout: float | None = None) -> T | None:
     """Return the next news of a queue that ``stops`` puts signals into; None after *timeout*."""
-    end = None if timeout is None else time.monotonic() + timeout
+    end = None if timeout is None else monotonic() + timeout
     while True:
-        left = GLANCE if end is None else min(GLANCE, end - time.monotonic())
+        left = GLANCE if end is None else min(GLANCE, end - monotonic())
         try:
             return told.get(timeout=max(0.0, left))
         except Empty:
-            if end is not None and time.monotonic() >= end:
+            if end is not None and monotonic() >= end:
                 return None
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from onceward.message.clock import SystemClock
+from onceward.message.clock import SystemClock, monotonic
 from onceward.ops.cli.durations import Span, SpanOption
 from onceward.ops.cli.exit_codes import DONE, Usage
 from onceward.ops.cli.metrics import homes
@@ -88,7 +87,7 @@ class Looks:
     def look(self, *, within: float | None) -> None:
         """Read what changed."""
         found = self._snapshots.take(agent_files(self._places), within=within)
-        self._rates.note(found, time.monotonic())
+        self._rates.note(found, monotonic())
         now = self._clock.now()
         self.rows = [row_of(each, self._rates, now) for each in found]
 
@@ -112,13 +111,13 @@ def live(looks: Looks, state: TopState, every: float) -> None:
     console = Console(file=sys.stdout, highlight=False)
     looks.look(within=LOOK_FOR)
     with keyboard() as keys, Live(console=console, screen=True, auto_refresh=False) as shown:
-        due = time.monotonic() + every
+        due = monotonic() + every
         while not state.ended:
             shown.update(frame(looks, state, console.size), refresh=True)
             at_once = looks.unread and not state.paused
-            key = keys.read(0.0 if at_once else max(0.0, due - time.monotonic()))
+            key = keys.read(0.0 if at_once else max(0.0, due - monotonic()))
             if key is None:
-                due = time.monotonic() + every
+                due = monotonic() + every
                 if not state.paused:
                     _look(looks, state)
             elif key != RESIZED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -12,7 +11,7 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 from onceward.file.read_only import FileReader, opened
-from onceward.message.clock import Clock, Millis, SystemClock
+from onceward.message.clock import Clock, Millis, SystemClock, monotonic
 from onceward.message.dates import Schedule
 from onceward.message.log import log
 from onceward.ops.inspector.targets import Targets
@@ -89,12 +88,12 @@ class Refresher:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            began = time.monotonic()
+            began = monotonic()
             try:
                 self.refresh()
             except Exception as error:  # noqa: BLE001 - the next scan may succeed
                 log.failure("warning", "scan of the files failed", error)
-            self.pause = max(INTERVAL, LAZY * (time.monotonic() - began))
+            self.pause = max(INTERVAL, LAZY * (monotonic() - began))
             self._stop.wait(self.pause)
 
     def refresh(self) -> None:

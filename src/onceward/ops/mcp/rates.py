@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
+from onceward.message.clock import monotonic
 from onceward.message.times import GivenRate, read_rate
 from onceward.ops.mcp.advice import refused
 
@@ -13,9 +13,7 @@ from onceward.ops.mcp.advice import refused
 class SendLimit:
     """Counts the sends within the period of a rate; repetitions do not count."""
 
-    def __init__(
-        self, limit: GivenRate | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limit: GivenRate | None, clock: Callable[[], float] = monotonic) -> None:
         self._rate = None if limit is None else read_rate("limit", limit)
         self._clock = clock
         self._sent: deque[tuple[float, str]] = deque()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
@@ -12,6 +11,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from onceward import Postbox
 from onceward.events import DeadLettered, Processed, Retried, Sent
 from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import monotonic
 from onceward.message.events import MessageEvent
 from onceward.ops.observe.names import DURATIONS, DurationMetric
 
@@ -89,8 +89,8 @@ def _span(since: int, until: int) -> float:
 
 
 def _measured(commits: Histogram, tx: StoreTransaction) -> None:
-    began = time.perf_counter()
+    began = monotonic()
     try:
         tx.commit()
     finally:
-        commits.observe(time.perf_counter() - began)
+        commits.observe(monotonic() - began)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from onceward.file.read_only import FileReader
-from onceward.message.clock import Millis
+from onceward.message.clock import Millis, monotonic
 from onceward.ops.views.asking import (
     NEVER,
     Source,
@@ -151,7 +150,7 @@ def listing(
 
     If a text is searched, a message matches only if the text is *visible* in its body.
     """
-    until = time.monotonic() + (BUDGET if budget is None else budget)
+    until = monotonic() + (BUDGET if budget is None else budget)
     with closing(_looked_at(reader, box, wanted, before, visible)) as looking:
         seqs, looked, last = _found(looking, rows, until)
     found = stored(reader, box, seqs)
@@ -201,7 +200,7 @@ def _found(
         looked += 1
         if fits:
             seqs.append(seq)
-        over = time.monotonic() > until
+        over = monotonic() > until
         if over or len(seqs) == rows or looked == LOOK:
             return seqs, looked, seq
     return seqs, looked, None

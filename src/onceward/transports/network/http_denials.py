@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Final
 
+from onceward.message.clock import monotonic
 from onceward.message.log import log
 from onceward.message.names import AGENT, quoted
 

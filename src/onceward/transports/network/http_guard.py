@@ -7,13 +7,13 @@ import errno
 import ssl
 from asyncio import sslproto
 from collections.abc import Callable
-from time import monotonic
 from typing import Any, Final
 from weakref import WeakSet
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from onceward.message.clock import monotonic
 from onceward.transports.network.http_connections import Connections
 from onceward.transports.network.http_endpoint import CONNECTION
 

@@ -6,7 +6,6 @@ import select
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from typing import Any, Final
 import httpcore2
 
 from onceward.errors import Unreachable
+from onceward.message.clock import monotonic
 
 CLOSE_WITHIN: Final = 5.0
 """Seconds that closing waits for the exchanges that it ended."""
@@ -61,7 +61,7 @@ class Network:
         with self._changed:
             self._check_open()
             self._under_way += 1
-        _this.network, _this.ends = self, time.monotonic() + within
+        _this.network, _this.ends = self, monotonic() + within
         _this.socket = None
         try:
             yield
@@ -136,7 +136,7 @@ def _use(made: socket.socket) -> float:
 
 def _left() -> float:
     """Return the remaining seconds of this thread's exchange; raise TimeoutError."""
-    seconds: float = _this.ends - time.monotonic()
+    seconds: float = _this.ends - monotonic()
     if seconds <= 0:
         raise TimeoutError
     return seconds

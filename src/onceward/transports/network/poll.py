@@ -7,7 +7,6 @@ side is a listener that polls, by the signed requests of ``HttpTransport``.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from onceward.errors import (
     Unreachable,
 )
 from onceward.message import wire
-from onceward.message.clock import Millis, iso
+from onceward.message.clock import Millis, iso, monotonic
 from onceward.message.log import Level, log
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.wire import Notice, NoticeKind, decode_notice, encode_notice
@@ -56,7 +55,7 @@ class Place:
     answer: Answer | DeliveryError | None = None
     wake: Callable[[], object] | None = None
     """Wakes the held poll; None if there is none."""
-    asked_at: float = field(default_factory=time.monotonic)
+    asked_at: float = field(default_factory=monotonic)
     """When it polled last; a new desk waits for the first poll."""
     asked: bool = False
 
@@ -81,10 +80,10 @@ class Place:
 
     def _gone_in(self) -> float:
         """Return the seconds after which the peer counts as gone."""
-        return GONE - (time.monotonic() - self.asked_at)
+        return GONE - (monotonic() - self.asked_at)
 
     def _note(self) -> None:
-        self.asked_at, self.asked = time.monotonic(), True
+        self.asked_at, self.asked = monotonic(), True
         self.changed.notify_all()
 
     def hold(self, wake: Callable[[], object]) -> Parcel | None:

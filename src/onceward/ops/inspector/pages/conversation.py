@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -15,6 +14,7 @@ from starlette.responses import Response
 
 from onceward.errors import OncewardError
 from onceward.file.read_only import FileReader
+from onceward.message.clock import monotonic
 from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.sequence import diagram, exchanges
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
@@ -62,7 +62,7 @@ def gather(
 
     Files that are *opened*, by their key, are not opened again.
     """
-    until = time.monotonic() + BUDGET
+    until = monotonic() + BUDGET
     left, seen = deque(names), set[str]()
     parts, unread = list[Part](), list[str]()
     while left:
@@ -71,7 +71,7 @@ def gather(
             continue
         seen.add(name)
         key = site.key_of(name)
-        if key is None or len(parts) >= FILES or time.monotonic() > until:
+        if key is None or len(parts) >= FILES or monotonic() > until:
             unread.append(name)
             continue
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +11,7 @@ from starlette.responses import Response
 
 from onceward.errors import OncewardError
 from onceward.file.read_only import FileReader
+from onceward.message.clock import monotonic
 from onceward.ops.inspector.pages.home import number
 from onceward.ops.inspector.pages.messages import shows
 from onceward.ops.inspector.refresher import Snapshot, page_reader
@@ -76,9 +76,9 @@ def search(request: Request) -> Response:
 
 
 def _hits(site: Site, text: str, files: list[Snapshot], position: int) -> tuple[list[Hit], int]:
-    until = time.monotonic() + BUDGET
+    until = monotonic() + BUDGET
     found: list[Hit] = []
-    while position < len(files) and (not found or time.monotonic() < until):
+    while position < len(files) and (not found or monotonic() < until):
         each = files[position]
         try:
             with page_reader(each.path) as reader:
@@ -86,7 +86,7 @@ def _hits(site: Site, text: str, files: list[Snapshot], position: int) -> tuple[
         except OncewardError:
             pass  # the page of the agent tells why
         position += 1
-        if time.monotonic() > until:
+        if monotonic() > until:
             break
     return found, position
 
