@@ -589,6 +589,7 @@ CREATE TABLE _onceward_schedules (
     body       TEXT,
     options    TEXT    NOT NULL,
     origin     TEXT    NOT NULL CHECK (origin IN ('added', 'declared', 'withdrawn')),
+    declared_by TEXT   NOT NULL DEFAULT '[]' CHECK (json_valid(declared_by)),
     next_at    INTEGER NOT NULL,
     unsent     TEXT,
     seen_at    INTEGER NOT NULL,

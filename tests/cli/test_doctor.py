@@ -606,7 +606,7 @@ def test_a_schedule_that_the_code_declares_no_longer_is_a_warning(cli: Cli, home
     before.every("1h", name="nightly")(lambda _: None)
     after.on("job")(lambda _: None)
     for agent in (before, after):
-        Postbox(home / "shop.db", agent=agent, start=False).close()
+        Postbox(home / "shop.db", agent=agent).close()
     ran = cli("doctor", "--json")
     found, cure = said(ran, "schedules")
 

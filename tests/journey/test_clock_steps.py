@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -267,3 +267,28 @@ def test_health_tells_how_far_the_file_is_ahead_of_the_clock(tmp_path: Path) -> 
         ahead = box.file.health().clock_ahead
 
     assert (0, 1000 * DAY) == (level, ahead)
+
+
+@pytest.mark.parametrize("start", [False, True])
+@pytest.mark.parametrize("missed", ["one", "all", "skip"])
+def test_a_schedule_declared_while_the_clock_was_ahead_runs_once_it_is_right(
+    tmp_path: Path, missed: Any, *, start: bool
+) -> None:
+    """Each hour, from the first hour on, and not before its start."""
+    clock = ManualClock()
+    begin = datetime.fromtimestamp(clock.now() / 1000, UTC)
+    given: dict[str, Any] = {"start_at": begin} if start else {}
+    clock.step(86_400)
+    with Postbox(
+        tmp_path / "bob.db", agent="bob", start=False, testing=Controls(clock=clock)
+    ) as box:
+        rules: dict[str, dict[str, Any]] = {"every": {"every": "1h"}, "cron": {"cron": "0 * * * *"}}
+        for name, rule in rules.items():
+            box.schedules.add(name, missed=missed, **rule, **given)
+        clock.step(-86_400)
+        box.run_until_idle()
+        for _ in range(3):
+            clock.advance(3600)
+            box.run_until_idle()
+
+        assert [("cron", 3), ("every", 3)] == [(e.name, e.sent) for e in box.schedules.list()]

@@ -6,10 +6,12 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.children import PYTHON, run
 from tests.waiting import until
 
 from onceward import Agent, Context, Postbox
 from onceward.errors import InvalidArgument, Retry
+from onceward.testing import Controls
 from onceward.types import Tick
 
 if TYPE_CHECKING:
@@ -23,6 +25,14 @@ MINUTE = 60_000
 HOUR = 60 * MINUTE
 LANES = "SELECT DISTINCT frame ->> '$.partitionkey' FROM onceward_outbox ORDER BY 1"
 
+DYING = """
+import os, sys
+from onceward import Agent, Postbox
+agent = Agent("bob")
+agent.every("1h", name="tick")(lambda tick: None)
+box = Postbox(sys.argv[1], agent=agent)
+os._exit(9)
+"""
 SKIPPED = "SELECT skipped, skipped_at FROM onceward_schedules"
 
 
@@ -224,6 +234,7 @@ def test_a_schedule_that_an_operator_paused_stays_paused(world: World) -> None:
             box.schedules.pause(name)
         world.shut()
         box = world.open(other())
+        world.wait(3600)
         if name == "after":
             assert box.schedules.pause(name)
         world.shut()
@@ -238,9 +249,11 @@ def test_an_operator_resumes_a_schedule_that_the_code_dropped(world: World) -> N
     world.open(ticking([]))
     world.shut()
     box = world.open(other())
-    box.schedules.resume("tick")
+    world.wait(3600)
+    assert box.schedules.resume("tick")
     world.shut()
     box = world.open(other())
+    world.wait(3600)
 
     assert ("added", None) == (found(box).origin, found(box).paused_at)
 
@@ -256,7 +269,78 @@ def test_a_program_without_the_handlers_pauses_nothing(world: World, opener: str
     box.schedules.add("by-hand", every="1h")
     world.shut()
     world.open(other())
+    world.wait(3600)
     world.shut()
     box = world.open(opener)
 
     assert ["added", "withdrawn"] == [each.origin for each in box.schedules.list()]
+
+
+def test_a_program_without_the_schedule_leaves_it_to_the_worker_that_declares_it(
+    world: World,
+) -> None:
+    """With or without engines; the worker goes on, and after its end the schedule is withdrawn."""
+    ran: list[int] = []
+    worker = world.open(ticking(ran))
+    beside = Postbox(
+        worker.file.path, agent=other(), start=False, testing=Controls(clock=world.clock)
+    )
+    Postbox(worker.file.path, agent=other(), testing=Controls(clock=world.clock)).close()
+    world.clock.forward(3600)
+    beside.run_until_idle()
+    not_sent = found(beside).sent
+    world.wait(0)
+    seen = (found(worker).origin, found(worker).sent, len(ran))
+    worker.close()
+    world.clock.forward(3600)
+    beside.run_until_idle()
+    gone, beside_dead = found(beside), beside.dead_letters.list()
+    beside.close()
+
+    assert 0 == not_sent
+    assert ("declared", 1, 1) == seen
+    assert ("withdrawn", 1) == (gone.origin, gone.sent)
+    assert [] == beside_dead
+
+
+def test_a_worker_that_was_killed_declares_nothing_any_more(tmp_path: Path) -> None:
+    """The next process that handles the agent's messages alone withdraws its schedules."""
+    run([*PYTHON, "-c", DYING, tmp_path / "bob.db"], check=False)
+
+    with Postbox(tmp_path / "bob.db", agent=other()) as box:
+        assert "withdrawn" == found(box).origin
+
+
+def test_a_program_that_handles_nothing_withdraws_nothing(world: World) -> None:
+    """A short absence of the worker costs no date."""
+    ran: list[int] = []
+    world.open(ticking(ran))
+    world.shut()
+    world.open(other())
+    world.shut()
+    world.clock.forward(2 * 3600)
+    world.open(ticking(ran))
+    world.wait(0)
+
+    assert 1 == len(ran)
+
+
+@pytest.mark.parametrize("missed", ["one", "all", "skip"])
+def test_a_schedule_that_comes_back_after_a_month_sends_no_date_of_it(
+    world: World, missed: Any
+) -> None:
+    """It goes on with its next date, as after a pause."""
+    ran: list[int] = []
+    world.open(ticking(ran, missed=missed))
+    world.shut()
+    world.open(other())
+    world.wait(3600)
+    world.shut()
+    world.clock.forward(30 * 86_400)
+    box = world.open(ticking(ran, missed=missed))
+    world.wait(0)
+    at_once = list(ran)
+    world.wait(3600)
+
+    assert ([], 1) == (at_once, len(ran))
+    assert ("declared", None) == (found(box).origin, found(box).paused_at)

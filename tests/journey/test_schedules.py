@@ -277,6 +277,9 @@ def test_bodies_and_options_arrive_as_they_were_given(world: World) -> None:
         ({"every": 5, "timezone": "UTC"}, InvalidArgument),
         ({"cron": "* * *"}, InvalidArgument),
         ({"cron": "0 0 30 2 *"}, InvalidArgument),
+        ({"cron": "* * * * * *"}, InvalidArgument),
+        ({"cron": ""}, InvalidArgument),
+        ({"cron": "* * * * *", "timezone": ""}, InvalidArgument),
         ({"cron": 7}, InvalidArgument),
         ({"cron": b"* * * * *"}, InvalidArgument),
         ({"cron": f"{'9' * 5000} * * * *"}, InvalidArgument),
@@ -289,6 +292,9 @@ def test_bodies_and_options_arrive_as_they_were_given(world: World) -> None:
         ({"every": 5, "headers": {"id": "x"}}, InvalidMessage),
         ({"every": 5, "key": "x"}, TypeError),
         ({"every": 5, "name": "a b"}, InvalidArgument),
+        ({"every": 5, "name": ""}, InvalidArgument),
+        ({"every": 5, "session": ""}, InvalidMessage),
+        ({"every": 5, "to": ""}, InvalidArgument),
     ],
 )
 def test_what_cannot_be_sent_is_refused_when_it_is_added(
@@ -345,6 +351,13 @@ def test_a_start_is_the_first_date(world: World) -> None:
     noon = at("2030-01-01T12:00:00+00:00")
     assert [noon, noon] == [every.next_at, cron.next_at]
     assert HOUR / 2 == past.next_at % HOUR
+
+
+@pytest.mark.parametrize("given", [{"name": ""}, {"timezone": ""}, {"session": ""}])
+def test_an_empty_word_is_no_default(given: dict[str, Any]) -> None:
+    """A declaration refuses it, as it refuses a wrong one."""
+    with pytest.raises(InvalidArgument, match=next(iter(given))):
+        Agent("bob").cron("* * * * *", **given)(lambda _: None)
 
 
 def test_two_declarations_of_one_name_are_refused() -> None:

@@ -692,6 +692,8 @@ def test_a_schedule_that_the_code_forgot_is_told(home: Home) -> None:
     after.on("job")(lambda _: None)
     home.open(before).close()
     box = home.open(after)
+    home.clock.advance(3600)
+    box.run_until_idle()
 
     with opened(box.file.path) as reader:
         [found] = agent_whys(reader, home.clock.now())

@@ -195,8 +195,8 @@ class Agent(Handlers):
 
         The schedule is called *name*, by default as the function, and is stored when the agent's
         file is opened. Its ticks wait for no other messages, unless it has a *session*. A schedule
-        that is no longer declared is paused when the file is opened, and resumed when it is
-        declared again.
+        that no process with the file open declares is paused by one that handles the agent's
+        messages; declared again, it continues with its next date.
 
         Raises:
             InvalidArgument: see ``on`` and ``schedules.add``.
@@ -243,7 +243,8 @@ class Agent(Handlers):
         make_rule(rule.get("every"), rule.get("cron"), rule.get("timezone"))
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
-            called = schedule_name(name or str(getattr(call, "__name__", type(call).__name__)))
+            own = str(getattr(call, "__name__", type(call).__name__))
+            called = schedule_name(own if name is None else name)
             kind = f"schedule.{called}"
             self.on(kind, **options)(call)
             self._schedules.add(called)

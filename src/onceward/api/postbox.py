@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from onceward.features.limits.api import Limits
     from onceward.features.mailboxes.api import Mailboxes
     from onceward.features.schedules.api import Schedules
+    from onceward.features.schedules.declarations import Declarations
     from onceward.features.streams.reading import StreamItem, StreamReader
 
 MAX_ROUNDS: Final = 10_000
@@ -191,7 +192,7 @@ class Postbox(Session, EventSource):
             self._prepare_agent()
             if start or name is not None:
                 self._register(engines=start)
-            self._run.begin(engines=start)
+            self._join_session(parts, engines=start)
             self._listen([MemoryListener()], self._receiver)
             self._listen(listeners, self._door)
             if start:
@@ -234,8 +235,17 @@ class Postbox(Session, EventSource):
                 from onceward.core.handle.invoke import run_to_end  # noqa: PLC0415 - rarely needed
 
                 run_to_end(pending, self._own_loop())
-        self._pause_undeclared_schedules()
         self._declare_awaited()
+
+    def _join_session(self, parts: ExitStack, *, engines: bool) -> None:
+        """Join the owner's session, with the schedules that this agent declares."""
+        agent = self._handlers
+        if agent is None or not (agent.handlers or agent.sessions):
+            self._run.begin(engines=engines)
+            return
+        self._run.begin(engines=engines, alone=self._declarations.begin_alone)
+        parts.callback(self._declarations.leave)
+        self._declarations.join(engines=engines)
 
     def _declare_awaited(self) -> None:
         """Store which types this agent's handlers wait for, if it has handlers."""
@@ -393,14 +403,17 @@ class Postbox(Session, EventSource):
         """Messages that are sent repeatedly, at given times."""
         from onceward.features.schedules.api import Schedules  # noqa: PLC0415 - rarely needed
 
-        declared = self._handlers._schedules if self._handlers else ()
-        return Schedules(self._db, self._outbox, declared)
+        return Schedules(self._db, self._outbox, self._declarations)
 
-    def _pause_undeclared_schedules(self) -> None:
-        """Pause schedules that are no longer declared, if this agent handles all messages."""
+    @cached_property
+    def _declarations(self) -> Declarations:
+        from onceward.features.schedules.declarations import Declarations  # noqa: PLC0415 - rarely needed
+
         agent = self._handlers
-        if agent and agent.unhandled == "dead" and (agent.handlers or agent.sessions):
-            self.schedules._pause_undeclared()
+        names = agent._schedules if agent else ()
+        all_handled = agent is not None and agent.unhandled == "dead"
+        has_handlers = agent is not None and bool(agent.handlers or agent.sessions)
+        return Declarations(self._db, names, handles_all=all_handled and has_handlers)
 
     def _send_scheduled(self) -> None:
         self.schedules._scheduler.run()

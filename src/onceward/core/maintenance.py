@@ -363,11 +363,12 @@ class OwnerSession:
         self._path, self._patience = None if vfs else db.path, settings.busy_timeout
         self._presence: OwnerLock | None = None
 
-    def begin(self, *, engines: bool) -> int:
+    def begin(self, *, engines: bool, alone: Callable[[], None] | None = None) -> int:
         """
         Join the session, or begin one if there is none and *engines* will start.
 
-        Return how many ephemeral messages were dropped.
+        *alone* is called before others can join a session that begins. Return how many ephemeral
+        messages were dropped.
         """
         if self._path is None:
             return 0
@@ -375,6 +376,8 @@ class OwnerSession:
         first = engines and self._presence.exclusive
         if first and lanes.has_workers(self._db.read):
             self._db.write(lanes.end_workers)
+        if first and alone is not None:
+            alone()
         dropped = self._drop() if first and not disabled_by_environment() else 0
         self._presence.share()
         if dropped:

@@ -28,6 +28,8 @@ AT_ONCE: Final = 100
 SHORTEST: Final = 1_000
 """Minimum milliseconds of an interval."""
 ENDLESS: Final[Millis] = 1 << 62
+FIELDS: Final = 5
+"""Fields of a cron expression: minute, hour, day, month and day of the week."""
 SPANS: Final = 16
 """Maximum spans of unsent dates that a schedule remembers; the oldest are forgotten."""
 
@@ -227,7 +229,9 @@ def _interval(every: Span) -> Millis:
 
 def _cron_date(rule: Rule, moment: Millis, *, reverse: bool = False) -> Millis:
     """Return the nearest date after a whole second, or the last one before it."""
-    start = datetime.fromtimestamp(moment / 1000, _zone(rule.timezone or "UTC"))
+    start = datetime.fromtimestamp(
+        moment / 1000, _zone("UTC" if rule.timezone is None else rule.timezone)
+    )
     try:
         return round(1000 * next(_cron(rule.cron or "", start, reverse=reverse)).timestamp())
     except StopIteration:
@@ -249,6 +253,9 @@ def _zone(name: str) -> ZoneInfo:
 def _cron(expression: str, start: datetime, *, reverse: bool) -> CronSim:
     with needs("cron", "cron="):
         from cronsim import CronSim, CronSimError  # noqa: PLC0415 - paid by its users only
+    if isinstance(expression, str) and len(expression.split()) > FIELDS:
+        msg = f"cron {quoted(expression)} has more than five fields: seconds are not supported"
+        raise InvalidArgument(msg)
     try:
         return CronSim(expression, start, reverse=reverse)
     except (CronSimError, AttributeError, TypeError, ValueError) as error:

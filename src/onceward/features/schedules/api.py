@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from functools import partial
 from typing import Any, Final, Unpack
 
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.schedules import schedules
+from onceward.features.schedules.declarations import Declarations
 from onceward.features.schedules.scheduler import Scheduler
 from onceward.features.schedules.schedules import ScheduledMessage
 from onceward.file.database import Database
@@ -18,7 +18,6 @@ from onceward.message.arguments import checks_arguments
 from onceward.message.body import encode
 from onceward.message.clock import Millis
 from onceward.message.dates import Schedule, check_policies, make_rule, schedule_name
-from onceward.message.log import log
 from onceward.message.names import DEFAULT_SESSION, quoted, refuse_options
 from onceward.message.options import ScheduleOptions
 from onceward.message.times import Point, Span, point, seconds
@@ -37,8 +36,9 @@ class Schedules:
     paused; *missed* decides what happens afterwards.
     """
 
-    def __init__(self, db: Database, outbox: Outbox, declared: Collection[str] = ()) -> None:
-        self._db, self._scheduler, self._declared = db, Scheduler(db, outbox), declared
+    def __init__(self, db: Database, outbox: Outbox, declarations: Declarations) -> None:
+        self._db, self._declarations = db, declarations
+        self._scheduler = Scheduler(db, outbox, declarations)
 
     def add(
         self,
@@ -90,7 +90,7 @@ class Schedules:
             media=media,
             body=text,
             options=kept,
-            origin="declared" if name in self._declared else "added",
+            origin="declared" if name in self._declarations.names else "added",
             next_at=rule.after(now if start_at is None else max(first - 1, now), date=first),
             unsent=None,
             seen_at=now,
@@ -128,13 +128,6 @@ class Schedules:
         """Send a schedule's message now, in addition to its dates; return its id."""
         return self._db.write(partial(self._run_now, name=name))
 
-    def _pause_undeclared(self) -> None:
-        """Pause the schedules that the agent's code no longer declares."""
-        for name in schedules.undeclared(self._db.read, self._declared):
-            if self._db.write(partial(schedules.withdraw, name=name)):
-                of_schedule = log.bind(agent=self._db.agent, schedule=name)
-                of_schedule.warning("schedule paused: the agent's code no longer declares it")
-
     def _run_now(self, tx: StoreTransaction, name: str) -> str:
         found = schedules.find(tx.rows, name)
         if found is None:
@@ -154,8 +147,12 @@ class Schedules:
 
 def _put(tx: StoreTransaction, *, made: ScheduledMessage, first: Millis | None) -> None:
     known = schedules.find(tx.rows, made.name)
-    if known is not None and _keeps_date(known, made, first):
-        made = made._replace(next_at=known.next_at, unsent=known.unsent)
+    if known is None:
+        made = made._replace(unsent=made.all_unsent(first))
+    elif _keeps_date(known, made, first):
+        gone = known.origin == "withdrawn"  # its dates meanwhile are those of a pause
+        next_at = known.next_date(made.seen_at) if gone else known.next_at
+        made = made._replace(next_at=next_at, unsent=known.unsent)
     schedules.put(tx, made)
 
 

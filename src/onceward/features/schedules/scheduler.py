@@ -10,6 +10,7 @@ from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreError
 from onceward.features.schedules import schedules
+from onceward.features.schedules.declarations import Declarations
 from onceward.features.schedules.schedules import ScheduledMessage
 from onceward.features.schedules.tick import Tick
 from onceward.file.database import Database
@@ -30,8 +31,8 @@ class Scheduler:
     so dates would stay ahead with it.
     """
 
-    def __init__(self, db: Database, outbox: Outbox) -> None:
-        self._db, self._outbox = db, outbox
+    def __init__(self, db: Database, outbox: Outbox, declarations: Declarations) -> None:
+        self._db, self._outbox, self._declarations = db, outbox, declarations
 
     def run(self) -> None:
         """Send due messages; do nothing inside an open transaction, which may be undone."""
@@ -39,6 +40,8 @@ class Scheduler:
             return
         now = self._db.clock.now()
         for seen in schedules.due(self._db.read, now):
+            if self._declarations.leaves_to_others(seen):
+                continue
             if seen.seen_at > now:
                 self._send_due(self._step_back(seen, now), now)
             else:

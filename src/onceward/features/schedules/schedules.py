@@ -45,14 +45,36 @@ class ScheduledMessage(NamedTuple):
             return ((self.next_at, ENDLESS),)
         return tuple((start, end) for start, end in json.loads(self.unsent))
 
+    def all_unsent(self, earliest: Millis | None) -> str | None:
+        """
+        Return the dates of a schedule that has sent none, none before *earliest*.
+
+        They begin before its next date: the clock may be ahead, and be set back.
+        """
+        rule = self.rule
+        if earliest is not None:
+            start = rule.after(earliest - 1, date=earliest)
+        else:
+            start = 0 if rule.every is None else self.next_at % rule.every
+        return unsent_text(((start, ENDLESS),), self.next_at)
+
     @property
     def rule(self) -> Rule:
         """The rule of its dates."""
         return Rule(self.every, self.cron, self.timezone)
 
+    def next_date(self, now: Millis) -> Millis:
+        """Return the first date after now without a message: where it continues after a pause."""
+        return self.rule.first(self.unsent_dates, now)
+
     def is_like(self, other: ScheduledMessage) -> bool:
         """Return whether both have the same definition, regardless of their dates."""
         return self[:DEFINITION] == other[:DEFINITION]
+
+
+def unsent_text(dates: Spans, next_at: Millis) -> str | None:
+    """Return unsent dates as they are stored; None for the next one and all after it."""
+    return None if dates == ((next_at, ENDLESS),) else json.dumps(dates)
 
 
 DEFINITION: Final = ScheduledMessage._fields.index("next_at")
@@ -131,17 +153,33 @@ UPDATE _onceward_schedules
        origin = CASE origin WHEN 'withdrawn' THEN 'added' ELSE origin END
  WHERE name = :name AND paused_at IS NOT NULL
 """
-UNDECLARED: Final = """
-SELECT name
+DECLARED: Final = """
+SELECT name, declared_by
   FROM _onceward_schedules
  WHERE origin = 'declared' AND paused_at IS NULL
    AND name NOT IN (SELECT value FROM json_each(?))
  ORDER BY name
 """
+# One that was withdrawn since this opening added it is declared again.
+JOIN: Final = """
+UPDATE _onceward_schedules
+   SET declared_by = json_insert(declared_by, '$[#]', :owner), origin = 'declared',
+       paused_at = CASE WHEN origin <> 'withdrawn' THEN paused_at END,
+       due_at = CASE origin WHEN 'withdrawn' THEN next_at ELSE due_at END
+ WHERE name IN (SELECT value FROM json_each(:names)) AND origin <> 'added'
+"""
+LEAVE: Final = """
+UPDATE _onceward_schedules
+   SET declared_by = (SELECT json_group_array(value) FROM json_each(declared_by)
+                       WHERE value <> :owner)
+ WHERE name IN (SELECT value FROM json_each(:names)) AND instr(declared_by, :owner)
+"""
+LEFT: Final = "UPDATE _onceward_schedules SET declared_by = '[]' WHERE declared_by <> '[]'"
+# Changes nothing if another opening has declared it since the row was read.
 WITHDRAW: Final = """
 UPDATE _onceward_schedules
-   SET origin = 'withdrawn', paused_at = :now, due_at = NULL
- WHERE name = :name AND origin = 'declared' AND paused_at IS NULL
+   SET origin = 'withdrawn', paused_at = :now, due_at = NULL, declared_by = '[]'
+ WHERE name = :name AND origin = 'declared' AND paused_at IS NULL AND declared_by = :seen
 """
 REMOVE: Final = "DELETE FROM _onceward_schedules WHERE name = ?"
 LIST: Final = f"""
@@ -164,9 +202,31 @@ def due(read: Rows, now: Millis) -> list[ScheduledMessage]:
     return [ScheduledMessage(*row) for row in read(DUE, (now,))]
 
 
-def undeclared(read: Rows, declared: Iterable[str]) -> list[str]:
-    """Return the schedules that were declared, and are neither paused nor in *declared*."""
-    return [name for (name,) in read(UNDECLARED, (json.dumps(sorted(declared)),))]
+class Declared(NamedTuple):
+    """A schedule that openings of the file declare, and the owners of these, as JSON."""
+
+    name: str
+    declared_by: str
+
+
+def declared_elsewhere(read: Rows, names: Iterable[str]) -> list[Declared]:
+    """Return the schedules that were declared, and are neither paused nor in *names*."""
+    return [Declared(*row) for row in read(DECLARED, (json.dumps(sorted(names)),))]
+
+
+def join(tx: StoreTransaction, names: Iterable[str], owner: str) -> None:
+    """Store that an opening of the file declares schedules."""
+    tx.run(JOIN, {"names": json.dumps(sorted(names)), "owner": owner})
+
+
+def leave(tx: StoreTransaction, names: Iterable[str], owner: str) -> None:
+    """Store that an opening of the file, which ends, no longer declares schedules."""
+    tx.run(LEAVE, {"names": json.dumps(sorted(names)), "owner": owner})
+
+
+def leave_all(tx: StoreTransaction) -> None:
+    """Store that no opening of the file declares schedules, because there is none."""
+    tx.run(LEFT)
 
 
 def put(tx: StoreTransaction, made: ScheduledMessage) -> None:
@@ -184,9 +244,9 @@ def pause(tx: StoreTransaction, name: str) -> bool:
     return tx.run(PAUSE, {"name": name, "now": tx.now}) > 0
 
 
-def withdraw(tx: StoreTransaction, name: str) -> bool:
+def withdraw(tx: StoreTransaction, seen: Declared) -> bool:
     """Pause a schedule until it is declared again; return whether that is a change."""
-    return tx.run(WITHDRAW, {"name": name, "now": tx.now}) > 0
+    return tx.run(WITHDRAW, {"name": seen.name, "seen": seen.declared_by, "now": tx.now}) > 0
 
 
 def resume(tx: StoreTransaction, name: str, now: Millis) -> bool:
@@ -194,7 +254,7 @@ def resume(tx: StoreTransaction, name: str, now: Millis) -> bool:
     found = find(tx.rows, name)
     if found is None:
         return False
-    next_at = found.rule.first(found.unsent_dates, now)
+    next_at = found.next_date(now)
     return tx.run(RESUME, {"name": name, "next_at": next_at, "seen_at": now}) > 0
 
 
@@ -221,7 +281,7 @@ def put_off(tx: StoreTransaction, seen: ScheduledMessage, now: Millis, error: st
 
 def advance(tx: StoreTransaction, seen: ScheduledMessage, due: Due, now: Millis) -> bool:
     """Advance a schedule from *seen* to its next date; return False if it has changed."""
-    left = None if due.unsent == ((due.next_at, ENDLESS),) else json.dumps(due.unsent)
+    left = unsent_text(due.unsent, due.next_at)
     fields = {**seen._asdict(), "then": due.next_at, "left": left, "now": now}
     return tx.run(ADVANCE, fields) == 1
 
