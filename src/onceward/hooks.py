@@ -11,14 +11,16 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import iso
+from onceward.message.error_text import safe_repr
 from onceward.message.events import EVENTS, Event, Expired, Polled
 from onceward.message.frame import Frame
-from onceward.message.log import Level, Log, log
+from onceward.message.log import Level, Log, log, quietly
 from onceward.message.vocabulary import Settlement
 
 Hook = Callable[[Event], None]
@@ -207,10 +209,11 @@ class Hooks:
         """Call the hooks; an exception that a hook raises is logged and goes no further."""
         for event in events:
             for hook in (*self._hooks.get(event.name, ()), *self._hooks.get(ALL, ())):
-                try:
-                    hook(event)
-                except Exception as error:  # noqa: BLE001 - the commit has been made already
-                    _log_of(event).failure("error", "hook failed", error, hook=repr(hook))
+                quietly(hook, event, failed=partial(_log_failed, event, hook))
+
+
+def _log_failed(event: Event, hook: Hook, error: BaseException) -> None:
+    _log_of(event).failure("error", "hook failed", error, hook=safe_repr(hook))
 
 
 def _log_of(event: Event) -> Log:

@@ -6,10 +6,11 @@ Imported with the first observer: without an observer a send makes no extra call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from onceward.errors import InvalidMessage
 from onceward.hooks import (
@@ -22,20 +23,20 @@ from onceward.hooks import (
     SendOutcome,
     StepFacts,
 )
+from onceward.message.error_text import safe_repr
 from onceward.message.frame import RESERVED_ATTRIBUTES, check_extension
-from onceward.message.log import log
+from onceward.message.log import log, quietly
 from onceward.message.vocabulary import Settlement
 
-T = TypeVar("T")
+
+def _quietly(agent: str, observer: object, name: str, *args: Any) -> Any:
+    """Call a method of an observer of an agent's postbox; log its errors."""
+    failed = partial(_log_failed, agent, observer)
+    return quietly(lambda: getattr(observer, name)(*args), failed=failed)
 
 
-def _quietly(agent: str, call: Callable[..., T], *args: Any) -> T | None:
-    """Call an observer of an agent's postbox; log its errors."""
-    try:
-        return call(*args)
-    except Exception as error:  # noqa: BLE001 - an observer has no veto
-        log.failure("error", "observer failed", error, agent=agent, observer=repr(call))
-        return None
+def _log_failed(agent: str, observer: object, error: BaseException) -> None:
+    log.failure("error", "observer failed", error, agent=agent, observer=safe_repr(observer))
 
 
 class ObservedSend:
@@ -50,11 +51,12 @@ class ObservedSend:
 
     def __init__(self, observers: Sequence[Observer], facts: SendFacts) -> None:
         self._agent, self._ended = facts.agent, False
-        found = [_quietly(facts.agent, each.sending, facts) for each in observers]
+        found = [_quietly(facts.agent, each, "sending", facts) for each in observers]
         self._sendings = [sending for sending in found if sending is not None]
         self.headers: dict[str, str] = {}
         for sending in self._sendings:
-            self.headers |= _quietly(facts.agent, _valid, sending) or {}
+            failed = partial(_log_failed, facts.agent, sending)
+            self.headers |= quietly(_valid, sending, failed=failed) or {}
 
     @contextmanager
     def composing(self) -> Iterator[None]:
@@ -68,7 +70,7 @@ class ObservedSend:
     def composed(self, messages: Sequence[ComposedMessage]) -> None:
         """Report the messages."""
         for sending in self._sendings:
-            _quietly(self._agent, sending.composed, messages)
+            _quietly(self._agent, sending, "composed", messages)
 
     def failed(self, error: BaseException) -> None:
         """Report that a message was refused."""
@@ -86,7 +88,7 @@ class ObservedSend:
         if not self._ended:
             self._ended = True
             for sending in self._sendings:
-                _quietly(self._agent, sending.ended, outcome, refused)
+                _quietly(self._agent, sending, "ended", outcome, refused)
 
     def __del__(self) -> None:
         self._end("unconfirmed")
@@ -103,7 +105,7 @@ def _valid(sending: Sending) -> dict[str, str]:
 @contextmanager
 def observed_step(observers: Sequence[Observer], step: StepFacts) -> Iterator[None]:
     """Call a step's function in a block that observers see; the last one sees its end first."""
-    found = [_quietly(step.agent, each.stepping, step) for each in observers]
+    found = [_quietly(step.agent, each, "stepping", step) for each in observers]
     raised: BaseException | None = None
     try:
         yield
@@ -112,7 +114,7 @@ def observed_step(observers: Sequence[Observer], step: StepFacts) -> Iterator[No
         raise
     finally:
         for each in reversed([stepping for stepping in found if stepping is not None]):
-            _quietly(step.agent, each.ended, raised)
+            _quietly(step.agent, each, "ended", raised)
 
 
 class ObservedAttempt:
@@ -126,7 +128,8 @@ class ObservedAttempt:
     def __enter__(self) -> Self:
         """Report the start."""
         found = [
-            _quietly(self._attempt.agent, each.handling, self._attempt) for each in self._observers
+            _quietly(self._attempt.agent, each, "handling", self._attempt)
+            for each in self._observers
         ]
         self._handlings = [handling for handling in found if handling is not None]
         return self
@@ -144,4 +147,4 @@ class ObservedAttempt:
         """Report the end."""
         settlements, raised = self._end
         for handling in reversed(self._handlings):
-            _quietly(self._attempt.agent, handling.ended, settlements, raised or error)
+            _quietly(self._attempt.agent, handling, "ended", settlements, raised or error)

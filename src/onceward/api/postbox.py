@@ -68,8 +68,6 @@ from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import SentState
 from onceward.transports import file as file_transport
 from onceward.transports.memory import MemoryListener
-from onceward.transports.network.event_loop import handler_loop
-from onceward.transports.network.shared import Shared
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -88,6 +86,7 @@ if TYPE_CHECKING:
     from onceward.features.schedules.api import Schedules
     from onceward.features.schedules.declarations import Declarations
     from onceward.features.streams.reading import StreamItem, StreamReader
+    from onceward.transports.network.shared import Shared
 
 MAX_ROUNDS: Final = 10_000
 CLOSE_WITHIN: Final = 1.0
@@ -449,9 +448,11 @@ class Postbox(Session, EventSource):
             engine.start()
 
     def _own_loop(self) -> AbstractEventLoop:
+        from onceward.transports.network import event_loop  # noqa: PLC0415 - for coroutines only
+
         with self._lock:
             if self._loop is None:
-                self._shared_loop = handler_loop()
+                self._shared_loop = event_loop.handler_loop()
                 self._loop = self._shared_loop.enter()
             return self._loop
 

@@ -28,8 +28,9 @@ from onceward.errors import InvalidArgument, Unreachable
 from onceward.file import file_checks, open_files
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryHandle
+from onceward.message.error_text import error_text
 from onceward.message.log import log
-from onceward.message.names import AGENT, error_text, quoted
+from onceward.message.names import AGENT, quoted
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
 from onceward.transports.file import FileTransport, Opened

@@ -4,18 +4,27 @@ Write log lines through structlog, which is imported with the first written line
 The application decides where lines go. If it configured structlog, they follow that configuration.
 Otherwise they go to the standard library's logger ``onceward``: the text is ``event key=value …``,
 the fields are the record's attribute ``onceward``. This module configures neither.
+
+Code that only tells (a log handler, a hook, an observer) decides nothing. The commit that it tells
+of was made already, or does not depend on it, so its error ends neither a handler nor an engine,
+whatever its class. A line that cannot be written is lost and counted.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from functools import cache
-from typing import Any, Final, Literal, get_args
+from threading import current_thread, main_thread
+from typing import Any, Final, Literal, TypeVar, get_args
 
-from onceward.message.names import error_text
+from onceward.message.clock import monotonic
+from onceward.message.error_text import error_text, exc_info, trace_of
 
+T = TypeVar("T")
 STDLIB: Final = logging.getLogger("onceward")
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -23,6 +32,52 @@ Level = Literal["debug", "info", "warning", "error"]
 NUMBERS: Final = {level: getattr(logging, level.upper()) for level in get_args(Level)}
 
 RENDERED_BY_LOGGING: Final = ("exc_info", "stack_info")
+
+
+Failed = Callable[[BaseException], None]
+
+
+def quietly(call: Callable[..., T], *args: Any, failed: Failed) -> T | None:
+    """
+    Call code that only tells; give its error to *failed*, and return None then.
+
+    The main thread lets an exit or an interrupt pass: it may come from a signal.
+    """
+    try:
+        return call(*args)
+    except BaseException as error:
+        if not issubclass(type(error), Exception) and current_thread() is main_thread():
+            raise
+        failed(error)
+        return None
+
+
+class LostLines:
+    """Counts lines of the log that could not be written; the first one is a warning of Python."""
+
+    def __init__(self) -> None:
+        self.count, self.error, self._at = 0, "", 0.0
+
+    def add(self, error: BaseException) -> None:
+        """Count a line."""
+        self.count, self._at = self.count + 1, monotonic()
+        self.error = error_text(error)
+        if self.count == 1:
+            with suppress(Exception):  # warnings may be errors, and stderr may be closed
+                warnings.warn(f"onceward: {self.summary}", RuntimeWarning, stacklevel=2)
+
+    def since(self, seconds: float) -> bool:
+        """Return whether a line was lost in the last *seconds*."""
+        return self.count > 0 and monotonic() - self._at < seconds
+
+    @property
+    def summary(self) -> str:
+        """How many lines were lost, and why the last one was."""
+        return f"{self.count} lines of the log could not be written: {self.error}"
+
+
+LOST: Final = LostLines()
+"""The lines that this process could not write."""
 
 
 class Log:
@@ -56,14 +111,17 @@ class Log:
     def failure(self, level: Level, event: str, error: BaseException, **fields: Any) -> None:
         """Write an exception in one line at *level*, and its traceback at DEBUG."""
         self.write(level, event, {**fields, "error": error_text(error)})
-        self.write("debug", event, {**fields, "exc_info": error})
+        self.write("debug", event, {**fields, "exc_info": exc_info(error, trace_of(error))})
 
     def takes(self, level: Level) -> bool:
         """Return whether lines of *level* may be written; structlog decides line by line."""
-        return _structlog() is not None or STDLIB.isEnabledFor(NUMBERS[level])
+        return bool(quietly(_takes, level, failed=LOST.add))
 
     def write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         """Write one line, unless the configuration drops lines of *level*."""
+        quietly(self._write, level, event, fields, failed=LOST.add)
+
+    def _write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         structlog = _structlog()
         if structlog is not None:
             logger = structlog.get_logger("onceward")
@@ -73,6 +131,10 @@ class Log:
             return
         more = {name: value for source in _sources for name, value in source().items()}
         getattr(logger, level)(event, **{**more, **self._fields, **fields})
+
+
+def _takes(level: Level) -> bool:
+    return _structlog() is not None or STDLIB.isEnabledFor(NUMBERS[level])
 
 
 def _structlog() -> Any:
@@ -87,7 +149,7 @@ _sources: list[Callable[[], Mapping[str, Any]]] = []
 
 
 def add_fields(source: Callable[[], Mapping[str, Any]]) -> None:
-    """Call *source* for additional fields of each written line; it must not raise."""
+    """Call *source* for additional fields of each written line; if it raises, the line is lost."""
     if source not in _sources:
         _sources.append(source)
 

@@ -16,11 +16,6 @@ LONGEST: Final = 60
 """Maximum characters of a value in an error text."""
 
 
-def error_text(error: BaseException) -> str:
-    """Return an error as ``Type: message``."""
-    return f"{type(error).__name__}: {error}"
-
-
 def quoted(value: object, longest: int = LONGEST) -> str:
     """
     Return the repr of a value, with at most *longest* of its characters.

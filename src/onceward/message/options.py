@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, cast
 from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
 from onceward.message.body import reply_schema
 from onceward.message.clock import Millis
+from onceward.message.error_text import members
 from onceward.message.frame import Frame
 from onceward.message.names import PriorityName, plain_text, quoted, refuse_options
 from onceward.message.retry import RetryPolicy
@@ -203,6 +204,12 @@ class HandlerRules:
         """Return whether *error* ends a message, however many attempts are left."""
         if isinstance(error, HandlerSignal | Paused | LeaseLost):
             return False
+        try:
+            return self._excludes(error)
+        except Exception:  # noqa: BLE001 - the user's classes decide what an instance of them is
+            return True
+
+    def _excludes(self, error: BaseException) -> bool:
         single = _single(error)
         if any(isinstance(each, self.no_retry) for each in (error, *single)):
             return True
@@ -213,9 +220,13 @@ class HandlerRules:
 
 def _single(error: BaseException) -> list[BaseException]:
     """Return the exceptions of a group and its nested groups; any other exception alone."""
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    return [one for each in error.exceptions for one in _single(each)]
+    found, left = [], [error]
+    while left:
+        each = left.pop()
+        left += members(each)[::-1]
+        if not issubclass(type(each), BaseExceptionGroup):
+            found.append(each)
+    return found
 
 
 PLAIN_RULES: Final = HandlerRules()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, get_args
 
 from onceward.message.clock import Millis
+from onceward.message.error_text import Raised, storable
 
 Priority = Literal["critical", "urgent", "normal", "low", "background"]
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
@@ -181,15 +182,6 @@ HANDLED: Final = Done()
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """The traceback of a failed call, and how long the call took."""
-
-    trace: str
-    took: float | None = None
-    """Seconds; None if not measured."""
-
-
-@dataclass(frozen=True, slots=True)
 class RetryAt:
     """Not now: it may be claimed again at ``due_at``."""
 
@@ -199,6 +191,10 @@ class RetryAt:
     """Whether the attempt counts against the budget."""
     raised: Raised | None = field(default=None, compare=False, repr=False)
     """The failed call that is retried; None if no handler raised."""
+
+    def __post_init__(self) -> None:
+        """Make the text of the error storable."""
+        object.__setattr__(self, "error", storable(self.error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +216,10 @@ class Dead:
     """Whether a handler or a reader got the message this time."""
     raised: Raised | None = field(default=None, compare=False, repr=False)
     """The failed call that ended it; None if no handler raised."""
+
+    def __post_init__(self) -> None:
+        """Make the text of the error storable."""
+        object.__setattr__(self, "error", storable(self.error))
 
 
 ATTEMPT_NEVER_ENDED: Final = (
@@ -262,7 +262,7 @@ class LeaseInfo(Protocol):
 
 def reason_text(reason: Reason, detail: str = "") -> str:
     """Return a reason as it is stored and sent to peers: alone, or with ``: `` and details."""
-    return f"{reason}: {detail}" if detail else reason
+    return f"{reason}: {storable(detail)}" if detail else reason
 
 
 def reason_of(text: str) -> Reason | None:

@@ -32,7 +32,7 @@ from onceward.errors import (
 from onceward.file import open_files
 from onceward.file.file_checks import DESCRIPTORS, descriptors_left, file_key, files_limit
 from onceward.message.clock import monotonic
-from onceward.message.names import error_text
+from onceward.message.error_text import error_text
 from onceward.message.parcel import Answer, Parcel
 
 OPEN_MAX: Final = 1024

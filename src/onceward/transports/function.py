@@ -10,8 +10,8 @@ from typing import Any, Final
 from onceward.core.deliver.transport import Features
 from onceward.errors import DeliveryError, PushFailed, Refused, Unreachable
 from onceward.message.clock import monotonic
+from onceward.message.error_text import error_text, message_of, storable
 from onceward.message.frame import Frame
-from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Durability, Parcel, Receipt, refuse_damaged
 from onceward.message.times import Span, seconds
 from onceward.transports.network.loop_thread import LoopThread
@@ -137,7 +137,7 @@ def _receipts(said: Receipts, frames: list[Frame]) -> list[Receipt]:
 
 def _receipt(word: Answered, message_id: str) -> Receipt:
     if isinstance(word, Receipt):
-        return word
+        return word if word.reason is None else word._replace(reason=storable(word.reason))
     if word:
         return Receipt(message_id, "stored")
     return Receipt(message_id, "busy", "the function refused it" if word is False else NO_ANSWER)
@@ -153,4 +153,4 @@ def _failed(frames: list[Frame], error: Exception) -> list[Receipt]:
     """Return a refusal of each frame; none if the peer was unreachable, which costs no attempt."""
     if isinstance(error, Unreachable | Refused):
         return []  # these frames are first in the next parcel, and the same error fails its push
-    return [Receipt(frame.id, "busy", str(error)) for frame in frames]
+    return [Receipt(frame.id, "busy", message_of(error)) for frame in frames]

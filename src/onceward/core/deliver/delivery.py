@@ -43,6 +43,7 @@ from onceward.file import file_checks, identity
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, monotonic
+from onceward.message.error_text import error_text
 from onceward.message.events import (
     BreakerOpened,
     DeliveryFailed,
@@ -52,7 +53,6 @@ from onceward.message.events import (
     StreamForked,
 )
 from onceward.message.log import Level, log
-from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Receipt, encoded_size
 from onceward.message.retry import RetryPolicy
 from onceward.message.settings import Settings

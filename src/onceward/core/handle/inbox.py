@@ -18,9 +18,10 @@ from onceward.errors import StoreCorrupt
 from onceward.file.sql_parts import senders
 from onceward.file.transaction import Rows, StoreTransaction, bump, listed
 from onceward.message.clock import Millis
+from onceward.message.error_text import Raised
 from onceward.message.frame import digest
 from onceward.message.parcel import UNANSWERED, Receipt
-from onceward.message.vocabulary import Dead, Done, Outcome, Raised, Reason, RetryAt, Settlement
+from onceward.message.vocabulary import Dead, Done, Outcome, Reason, RetryAt, Settlement
 
 NEXT: Final = """
 SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at

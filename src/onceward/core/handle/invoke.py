@@ -27,13 +27,21 @@ from onceward.errors import (
 )
 from onceward.message.body import decode
 from onceward.message.clock import Millis
+from onceward.message.error_text import (
+    error_text,
+    exc_info,
+    is_honest,
+    message_of,
+    of_handler,
+    raised,
+    safe_repr,
+    trace_of,
+)
 from onceward.message.frame import Frame
 from onceward.message.log import log
-from onceward.message.names import error_text
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import millis
 from onceward.message.topics import matches
-from onceward.message.traces import of_handler, raised
 from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 
 if TYPE_CHECKING:
@@ -152,13 +160,13 @@ def settlement_for_error(
     """Return the settlement after the *attempt*-th attempt raised; *spent*: it was the last."""
     match error:
         case Reject():
-            return Dead("rejected", str(error))
+            return Dead("rejected", message_of(error))
         case Drop():
             return Done("dropped")
         case Paused():
             return RetryAt(now, "paused: it continues after resume()", counted=False)
         case LoopClosed():  # the message is not at fault; another process may handle it
-            return RetryAt(now + CLOSED_FOR, str(error), counted=False)
+            return RetryAt(now + CLOSED_FOR, message_of(error), counted=False)
     if spent:
         return Dead("max_retries_exceeded", _text_of(error))
     wait, text = wait_after(error, attempt, policy=policy, rng=rng)
@@ -170,16 +178,17 @@ def wait_after(
 ) -> tuple[Millis, str]:
     """Return how long to wait after the *attempt*-th attempt, and why there is another one."""
     text = _text_of(error)
-    if not isinstance(error, Retry) or error.after is None:
+    if not isinstance(error, Retry):
         return policy.delay(attempt, rng), text
     try:
-        return millis("after", error.after), text
-    except InvalidArgument as wrong:
-        return policy.delay(attempt, rng), f"{text} ({wrong})"
+        after = error.after
+        return policy.delay(attempt, rng) if after is None else millis("after", after), text
+    except Exception as wrong:  # noqa: BLE001 - the attribute may be of the user's own class
+        return policy.delay(attempt, rng), f"{text} ({message_of(wrong)})"
 
 
 def _text_of(error: BaseException) -> str:
-    return str(error) if isinstance(error, Retry) else error_text(error)
+    return message_of(error) if isinstance(error, Retry) else error_text(error)
 
 
 def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
@@ -187,13 +196,19 @@ def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
     Return the error of a call as its messages are settled by it.
 
     On an engine's thread an exit, or a cancellation from inside, is a failure like any other:
-    otherwise it would end the engine, and no more messages would be handled.
+    otherwise it would end the engine, and no more messages would be handled. So is an exception
+    whose class lies about itself, or a group that cannot be taken apart.
     """
+    if not is_honest(error):
+        return RuntimeError(f"the handler raised {error_text(error)}")
     if isinstance(error, BaseExceptionGroup):  # of tasks, one of which may only be waiting
-        error = cause_of_group(error)
+        try:
+            error = cause_of_group(error)
+        except Exception:  # noqa: BLE001 - too deep, or a method of the user's own class
+            return RuntimeError(f"the handler raised {error_text(error)}")
     if not own_thread or isinstance(error, Exception | Suspended):
         return error
-    return RuntimeError(f"the handler raised {error!r}")
+    return RuntimeError(f"the handler raised {safe_repr(error)}")
 
 
 def log_failure(
@@ -210,8 +225,8 @@ def log_failure(
         attempt=leased.attempt,
         **more,
     )
-    trace = (type(error), error, of_handler(error.__traceback__))
-    shown = {"exc_info": trace} if leased.attempt == 1 else {}
+    trace = of_handler(trace_of(error))
+    shown = {"exc_info": exc_info(error, trace)} if leased.attempt == 1 else {}
     of_message.warning("handler failed", error=error_text(error), **shown)
 
 
@@ -353,7 +368,7 @@ async def _ordinary(handler: Awaitable[Any]) -> Any:
     try:
         return await handler
     except (SystemExit, KeyboardInterrupt) as error:
-        msg = f"the handler raised {error!r}"
+        msg = f"the handler raised {safe_repr(error)}"
         raise RuntimeError(msg) from error
 
 

@@ -44,9 +44,10 @@ from onceward.hooks import Attempt, Hooks
 from onceward.message.arguments import checked
 from onceward.message.body import decode, message_type
 from onceward.message.clock import Millis
+from onceward.message.error_text import error_text, is_honest, message_of
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
-from onceward.message.names import error_text, plain_text
+from onceward.message.names import plain_text
 from onceward.message.options import reply_options
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import Span, millis
@@ -327,13 +328,16 @@ class Message(ReceivedMessage[T_co]):
     def _end_block(self, error: BaseException | None) -> bool:
         if self.settled:
             return False
+        if error is not None and not is_honest(error):
+            self.retry(reason=error_text(error))
+            return False
         match error:
             case None:
                 self.ack()
             case Retry():
-                self.retry(error.after, str(error))
+                self.retry(error.after, message_of(error))
             case Reject():
-                self.reject(str(error))
+                self.reject(message_of(error))
             case Drop():
                 self.drop()
             case _:

@@ -47,11 +47,10 @@ from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.clock import Millis, monotonic
+from onceward.message.error_text import error_text, raised
 from onceward.message.events import Event
 from onceward.message.log import log
-from onceward.message.names import error_text
 from onceward.message.times import Span, millis
-from onceward.message.traces import raised
 from onceward.message.vocabulary import HANDLED, Dead, Done, RetryAt, Settlement, Waits
 
 QUICK: Final = 0.05

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from onceward.file import identity
 from onceward.file.database import Database
 from onceward.message.clock import Millis
+from onceward.message.log import LOST
 from onceward.message.parcel import Durability
 
 Verdict = Literal["ok", "degraded", "failing"]
@@ -112,6 +113,7 @@ def _judged(found: Health, db: Database) -> Health:
         "a reader keeps a WAL of 256 MiB": found.wal_pinned and found.wal_bytes > LARGE_WAL,
         "the file's time is a minute ahead of the wall clock": found.clock_ahead > AHEAD,
         f"{found.calls_left} calls of aborted runs have not returned": found.calls_left > 0,
+        LOST.summary: LOST.since(WAITS / 1000),
     }
     failing = [reason for reason, holds in stops.items() if holds]
     reasons = (*failing, *(reason for reason, holds in troubles.items() if holds))

@@ -62,8 +62,8 @@ from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.body import encode
 from onceward.message.clock import monotonic
+from onceward.message.error_text import error_text, message_of
 from onceward.message.log import log
-from onceward.message.names import error_text
 from onceward.message.options import reply_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
 from onceward.message.vocabulary import Done, Settlement, Waits
@@ -477,7 +477,7 @@ class RunExecution:
             return with_trace(found, error, self._took)
 
         own = isinstance(error, OncewardError | HandlerSignal)
-        cause = str(error) if own else error_text(error)
+        cause = message_of(error) if own else error_text(error)
         ended = settlements(self._leased, settled)
         outcome = RunOutcome(ended, cause=cause[:500], took=self._took)
         return self._end(lambda _: outcome, PendingEffects(), go_on=go_on)

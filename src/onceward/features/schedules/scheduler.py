@@ -18,6 +18,7 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.body import BYTES, decode
 from onceward.message.clock import Millis
 from onceward.message.dates import Due, iso
+from onceward.message.error_text import message_of
 from onceward.message.log import log
 from onceward.message.options import MessageOptions
 
@@ -71,7 +72,7 @@ class Scheduler:
             log.failure(
                 "warning", "schedule waits", error, agent=self._db.agent, schedule=seen.name
             )
-            self._db.write(partial(schedules.put_off, seen=seen, now=now, error=str(error)))
+            self._db.write(partial(schedules.put_off, seen=seen, now=now, error=message_of(error)))
 
     def _advance(
         self,

@@ -45,8 +45,9 @@ from onceward.file.transaction import StoreTransaction
 from onceward.hooks import StepFacts
 from onceward.message.body import BYTES, decode, encode, message_type
 from onceward.message.clock import Millis
+from onceward.message.error_text import error_text, is_honest
 from onceward.message.log import log
-from onceward.message.names import byte_length, error_text
+from onceward.message.names import byte_length
 from onceward.message.options import StepOptions, StepRules, step_rules
 from onceward.message.times import Span, millis
 
@@ -527,6 +528,8 @@ class MessageSteps:
 
     def _failed(self, begun: StepCall, error: Exception) -> None:
         """Raise the error of a failure; return if the function must be called again at once."""
+        if not is_honest(error):
+            raise RuntimeError(f"the step raised {error_text(error)}") from error
         if isinstance(error, ENDS):
             raise error
         begun.failed += 1

@@ -15,6 +15,7 @@ from onceward.integrations.otel import names, trace_context
 from onceward.integrations.otel.clock import Stopwatch
 from onceward.integrations.otel.meters import OperationMeters
 from onceward.integrations.otel.sending import class_name, operation
+from onceward.message.error_text import message_of, shown
 from onceward.message.frame import Frame
 from onceward.message.vocabulary import Dead, Done, RetryAt, Settlement, Waits
 
@@ -67,7 +68,7 @@ class TracedAttempt(Handling):
             self._span.set_attribute(names.ERROR_TYPE, failed)
             self._span.set_status(Status(StatusCode.ERROR, _text(found, error)))
             if error is not None:
-                self._span.record_exception(error, timestamp=end)
+                self._span.record_exception(shown(error), timestamp=end)
         if found is not None:
             self._span.set_attribute(names.OUTCOME, _outcome(found))
         for frame, settlement in zip(self._frames, settlements, strict=False):
@@ -140,7 +141,9 @@ def _weight(found: Settlement) -> int:
 
 
 def _text(found: Settlement | None, error: BaseException | None) -> str:
-    return found.error if isinstance(found, Dead | RetryAt) else str(error)
+    if isinstance(found, Dead | RetryAt):
+        return found.error
+    return "" if error is None else message_of(error)
 
 
 def _outcome(found: Settlement) -> str:

@@ -9,6 +9,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 from onceward.hooks import StepFacts, Stepping
 from onceward.integrations.otel import names
 from onceward.integrations.otel.sending import class_name
+from onceward.message.error_text import message_of, shown
 
 
 class TracedStep(Stepping):
@@ -33,6 +34,6 @@ class TracedStep(Stepping):
         contexts.detach(self._token)
         if error is not None:
             self._span.set_attribute(names.ERROR_TYPE, class_name(type(error)))
-            self._span.set_status(Status(StatusCode.ERROR, str(error)))
-            self._span.record_exception(error)
+            self._span.set_status(Status(StatusCode.ERROR, message_of(error)))
+            self._span.record_exception(shown(error))
         self._span.end()

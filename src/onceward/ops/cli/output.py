@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any, Final, Literal
 
 from onceward.message.clock import SystemClock, iso
+from onceward.message.log import LOST, quietly
 from onceward.ops.cli.durations import ago
 from onceward.ops.views.vocabulary import level
 
@@ -75,8 +76,13 @@ def document(value: object) -> None:
 
 
 def note(text: str) -> None:
-    """Write a line of text to stderr."""
-    sys.stderr.write(f"{safe(text)}\n")
+    """Write a line of text to stderr, if there is one."""
+    quietly(_write_note, text, failed=LOST.add)
+
+
+def _write_note(text: str) -> None:
+    if sys.stderr is not None:  # the program has one
+        sys.stderr.write(f"{safe(text)}\n")
 
 
 def compact(value: object) -> str:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from onceward.core.deliver.transport import Accept, TransportContext
 from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
 from onceward.message.clock import Clock
+from onceward.message.error_text import error_text, message_of
 from onceward.message.log import Level, log
-from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.wire import decode_parcel, encode_answer
 from onceward.transports.network import nats_names as names
@@ -259,11 +259,11 @@ class _Inbox:
             parcel = _parcel(msg, self.name, sender)
             answer = await self._accepted(link, msg, parcel)
         except Refused as error:
-            await told.store(str(error).encode(), REFUSED)
+            await told.store(message_of(error).encode(), REFUSED)
             return ACK
         except (InvalidParcel, Unreachable) as error:  # these bytes will never become valid
             log.failure("warning", "parcel refused", error, agent=self.name, peer=sender)
-            await told.store(str(error).encode(), UNABLE)
+            await told.store(message_of(error).encode(), UNABLE)
             return NEVER
         await told.store(_fitting(answer, parcel, link.max_payload), ANSWERED)
         return ACK

@@ -1,0 +1,183 @@
+"""
+Turn any exception into bounded text that a file, a log and a peer can take; never raise.
+
+An exception is the user's object: its text may be unreadable or huge, its class may lie about
+itself, and its causes may be many or form a circle. Its attributes are therefore read past the
+overrides of its class.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
+"""Folder of the stack frames between a worker and the handler that it calls."""
+FRAMES: Final = 20
+"""Maximum stack frames of each exception in a traceback; the last ones are kept."""
+TRACE: Final = 8_000
+"""Maximum characters of a traceback; its end, which names the error, is kept."""
+LONGEST: Final = 4_000
+"""Maximum characters of a stored or logged text; its beginning is kept."""
+NAME: Final = 200
+"""Maximum characters of the name of a class."""
+READABLE: Final = 50_000
+"""Characters up to which a text is shown by a traceback; a longer one takes long to write."""
+LINKED: Final = 50
+"""Exceptions (causes, contexts, members of groups) up to which a traceback has all of them."""
+CAUSES: Final = 5
+"""Causes that are shown of an exception that has more, or whose text cannot be read."""
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+def storable(text: str, most: int = LONGEST) -> str:
+    """Return *text* with at most *most* characters, and escapes for those that no file takes."""
+    cut = text if len(text) <= most else f"{text[: most - 1]}…"
+    if "\0" in cut:
+        cut = cut.replace("\0", "\\x00")
+    try:
+        cut.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return cut.encode("utf-8", "backslashreplace").decode()
+    return cut
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as ``Type: message``."""
+    return f"{class_name(error)}: {message_of(error)}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an error; if it cannot be read, say what its class raised."""
+    try:
+        return _bounded(str(error), LONGEST)
+    except BaseException as unreadable:  # noqa: BLE001 - an exit in __str__ ends nothing either
+        return f"(no text: str() of it raised {class_name(unreadable)})"
+
+
+def safe_repr(value: object) -> str:
+    """Return the repr of any object; if it raises, the name of its class."""
+    try:
+        return _bounded(repr(value), LONGEST)
+    except BaseException:  # noqa: BLE001 - as above
+        return f"<{class_name(value)}>"
+
+
+def class_name(value: object) -> str:
+    """Return the name of an object's class, whatever its metaclass says."""
+    return storable(type.__dict__["__name__"].__get__(type(value)), NAME)
+
+
+def trace_of(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an error."""
+    found: TracebackType | None = _own(error, "__traceback__")
+    return found
+
+
+def is_honest(error: BaseException) -> bool:
+    """Return whether ``isinstance`` may be asked about an error: it is of the class it says."""
+    try:
+        return error.__class__ is type(error)
+    except BaseException:  # noqa: BLE001 - as above
+        return False
+
+
+def exc_info(error: BaseException, trace: TracebackType | None) -> ExcInfo:
+    """Return what ``logging`` and ``traceback`` need to show an error, with *trace*."""
+    found = shown(error)
+    return type(found), found, trace
+
+
+def shown(error: BaseException) -> BaseException:
+    """
+    Return an error if other libraries can show it quickly, else an exception that stands in for it.
+
+    That one is of a class of the same name, and has the text of the error and its nearest causes.
+    """
+    return error if _is_plain(error) else _stand_in(error).with_traceback(trace_of(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The traceback of a failed call, and how long the call took."""
+
+    trace: str
+    took: float | None = None
+    """Seconds; None if not measured."""
+
+
+def raised(error: BaseException, took: float | None) -> Raised:
+    """Return the traceback of an exception as text to store, truncated at its beginning."""
+    info = exc_info(error, of_handler(trace_of(error)))
+    try:
+        lines = "".join(traceback.format_exception(*info, limit=-FRAMES))
+    except BaseException:  # noqa: BLE001 - an attribute that raises only sometimes
+        lines = f"{error_text(error)}\n"
+    trace = lines if len(lines) <= TRACE else f"…{lines[1 - TRACE :]}"
+    return Raised(storable(trace, 2 * TRACE), took)
+
+
+def of_handler(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from its first frame outside this package, or the whole one."""
+    found = trace
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        found = found.tb_next
+    return found or trace
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Return whether an error and all its causes are readable, and few."""
+    left, seen = [error], set[int]()
+    try:
+        while left and len(seen) <= LINKED:
+            each = left.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if not (is_honest(each) and _is_readable(each)):
+                return False
+            linked = [_own(each, "__cause__"), _own(each, "__context__"), *members(each)]
+            left += [one for one in linked if one is not None]
+    except BaseException:  # noqa: BLE001 - as above
+        return False
+    return not left
+
+
+def _is_readable(error: BaseException) -> bool:
+    notes = getattr(error, "__notes__", None) or ()
+    texts = [str(error), *(notes if isinstance(notes, list | tuple) else [notes])]
+    if not all(type(text) is str for text in texts) or sum(map(len, texts)) > READABLE:
+        return False
+    "".join(texts).encode()
+    return True
+
+
+def members(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the exceptions of a group; none of any other exception."""
+    if not issubclass(type(error), BaseExceptionGroup):
+        return ()
+    found: tuple[BaseException, ...] = BaseExceptionGroup.__dict__["exceptions"].__get__(error)
+    return found
+
+
+def _stand_in(error: BaseException, causes: int = CAUSES) -> BaseException:
+    made = type(class_name(error), (Exception,), {"__module__": "builtins"})
+    found: BaseException = made(message_of(error))
+    cause = _own(error, "__cause__")
+    if causes and cause is not None:
+        found.__cause__ = _stand_in(cause, causes - 1).with_traceback(trace_of(cause))
+    return found
+
+
+def _own(error: BaseException, name: str) -> Any:
+    """Return an attribute of every exception, past an override of the class."""
+    return BaseException.__dict__[name].__get__(error)
+
+
+def _bounded(text: str, most: int) -> str:
+    """Return a text of any subclass of str as plain str, with at most *most* characters."""
+    return storable(str.__getitem__(text, slice(0, most + 1)), most)
