@@ -1,10 +1,12 @@
 """One promise for one id or key: sending again is safe, and never the same for another body."""
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from onceward import Postbox
+from onceward import Msg, Postbox
 from onceward.core import dead_letters
 from onceward.errors import Conflict
 
@@ -38,6 +40,44 @@ def test_another_body_under_a_known_key_is_a_conflict(box: Postbox, other: objec
     with pytest.raises(Conflict):
         box.send("b", other, key="k")
     assert (1, []) == (box.file.stats()["enqueued"], box.file.check())
+
+
+class Order(Msg):
+    """A body with fields."""
+
+    id: int
+    at: datetime
+    lines: dict[str, int]
+
+
+@dataclass
+class Line:
+    """A body that is a dataclass."""
+
+    lines: dict[str, int]
+
+
+ORDERS: list[tuple[object, object]] = [
+    ({"id": 7, "cents": 5}, {"cents": 5, "id": 7}),
+    ({"a": [{"x": 1, "y": {"p": 1, "q": 2}}]}, {"a": [{"y": {"q": 2, "p": 1}, "x": 1}]}),
+    ({"n": 1e2}, {"n": 100.0}),
+    (Line({"a": 1, "b": 2}), Line({"b": 2, "a": 1})),
+    (
+        Order(id=1, at=datetime(2026, 1, 2, tzinfo=UTC), lines={"a": 1, "b": 2}),
+        Order(lines={"b": 2, "a": 1}, at=datetime(2026, 1, 2, tzinfo=UTC), id=1),
+    ),
+]
+
+
+@pytest.mark.parametrize("name", ["key", "message_id"])
+@pytest.mark.parametrize(("first", "again"), ORDERS, ids=lambda body: type(body).__name__)
+def test_the_order_of_keys_is_no_part_of_a_body(
+    box: Postbox, name: str, first: object, again: object
+) -> None:
+    """Under one key or id, bodies that are equal values are one message."""
+    options: Any = {name: "one"}
+
+    assert box.send("b", first, **options) == box.send("b", again, **options)
 
 
 OTHERS: list[dict[str, Any]] = [

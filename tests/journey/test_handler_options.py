@@ -123,6 +123,22 @@ def test_a_like_message_is_dropped_for_a_while(world: World) -> None:
     assert [(0,)] == box.query(noted)
 
 
+def test_the_order_of_keys_makes_no_other_body(world: World) -> None:
+    """A message with the same keys and values in another order is a repetition."""
+    agent, called = Agent("bob"), list[dict[str, int]]()
+
+    @agent.on("order", unique_for="10m")
+    def work(order: dict[str, int]) -> None:
+        called.append(order)
+
+    box = world.open(agent)
+    box.send("bob", {"id": 7, "cents": 5}, type="order")
+    box.send("bob", {"cents": 5, "id": 7}, type="order")
+    world.settle()
+
+    assert [{"id": 7, "cents": 5}] == called
+
+
 def test_a_failed_call_makes_no_later_one_a_repetition(world: World) -> None:
     """A message is not a repetition of itself: its note is bound to it until it ends."""
     agent, called = Agent("bob"), list[int]()

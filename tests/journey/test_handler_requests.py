@@ -227,6 +227,27 @@ def test_another_question_at_the_same_place_is_refused(world: World) -> None:
     assert "request 1 of this handler differs from that of its first call" in str(letter.last_error)
 
 
+def test_a_question_with_its_keys_in_another_order_is_the_same(world: World) -> None:
+    """The second call gets the reply to the question of the first one."""
+    oracle, agent, replies = Agent("oracle"), Agent("bob"), list[int]()
+    questions = iter([{"a": 1, "b": 2}, {"b": 2, "a": 1}])
+
+    @oracle.on("sum")
+    def add(question: dict[str, int]) -> int:
+        return sum(question.values())
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        replies.append(ctx.ask("oracle", next(questions), type="sum", reply=int))
+
+    world.open(oracle)
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+
+    assert [3] == replies
+
+
 def test_an_agent_may_ask_itself(world: World) -> None:
     """The question does not wait behind the message whose handler asks it."""
     agent, done = Agent("bob"), []

@@ -277,6 +277,50 @@ def test_other_arguments_than_before_are_a_conflict(world: World) -> None:
     assert "version='…'" in reason
 
 
+def test_arguments_with_keys_in_another_order_are_the_same(world: World) -> None:
+    """The second call of the handler gets the result of the first."""
+    given = iter([{"a": 1, "b": 2}, {"b": 2, "a": 1}])
+    seen: list[int] = []
+
+    def total(parts: dict[str, int]) -> int:
+        return sum(parts.values())
+
+    def work(job: Job, ctx: Context) -> None:
+        seen.append(ctx.step(total, next(given)))
+        if ctx.message.attempt == 1:
+            raise Retry(after=1)
+
+    handled_by(world, work)
+    world.settle()
+    world.wait(2)
+    world.settle()
+
+    assert [3, 3] == seen
+
+
+class Priced(Receipt, type="priced"):
+    """A result with more fields than its function says."""
+
+    currency: str = "EUR"
+
+
+def test_a_result_that_its_annotation_loses_is_not_stored(world: World) -> None:
+    """A subclass would come back without its fields: the function must say what it returns."""
+
+    def price() -> Receipt:
+        return Priced(cents=5)
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(price)
+
+    box, _ = handled_by(world, work, attempts=1)
+    world.settle()
+
+    assert "step price: its return annotation loses a part of its result" in last_error(box)
+    assert "a Priced is read as Receipt" in last_error(box)
+    assert [] == box.query(ROWS)
+
+
 def test_a_conflict_tells_what_differs(world: World) -> None:
     """Programs read the step and the places of the arguments."""
     found: list[tuple[object, ...]] = []

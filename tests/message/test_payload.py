@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from onceward import Msg
 from onceward.errors import InvalidMessage
-from onceward.message.body import BYTES, JSON, TEXT, decode, encode, message_type, reply_schema
+from onceward.message.body import BYTES, JSON, TEXT, decode, encode, message_type
+from onceward.message.validators import reply_schema
 
 
 class Paid(Msg, type="invoice.paid"):

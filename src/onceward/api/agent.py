@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, ParamSpec, Self, T
 
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
-from onceward.message.body import body_schema, message_type
+from onceward.message.body import message_type
 from onceward.message.names import (
     AcceptedType,
     AgentProfile,
@@ -29,6 +29,7 @@ from onceward.message.options import (
 from onceward.message.queue_modes import QueueOptions, check_sessions, checked
 from onceward.message.times import Span
 from onceward.message.topics import check_pattern
+from onceward.message.validators import body_schema
 from onceward.message.vocabulary import Missed, Overlap
 
 if TYPE_CHECKING:

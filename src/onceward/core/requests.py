@@ -31,7 +31,7 @@ from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checked
-from onceward.message.body import decode, encode
+from onceward.message.body import canonical, decode, encode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
 from onceward.message.ids import new_id_at, new_token
@@ -295,6 +295,12 @@ class MadeRequest(NamedTuple):
     asker: Asker
 
 
+def _likeness(to: str, body: object) -> bytes:
+    """Return a digest that equal bodies to one agent share."""
+    media, text, kind = encode(body)
+    return sha256(repr((to, media, kind, canonical(text))).encode()).digest()
+
+
 class HandlerRequests:
     """
     The requests of the handler of one message, identified by their order.
@@ -327,7 +333,7 @@ class HandlerRequests:
             msg = "a handler's requests are identified by their order: omit key and id"
             raise InvalidArgument(msg)
         index, self._count = self._count, self._count + 1
-        asker = Asker(self._handled.seq, index, sha256(repr((to, encode(body))).encode()).digest())
+        asker = Asker(self._handled.seq, index, _likeness(to, body))
         known = self._earlier().get(index) or self._from_before_replay(index, asker.digest)
         if known is None:
             message = self._outbox.compose(self._handled.session, to, body, options)

@@ -28,9 +28,10 @@ from pydantic import (
 from pydantic_core import from_json, to_json
 
 from onceward.errors import InvalidMessage
-from onceward.message.body import BYTES, JSON, REPLY_SCHEMA_MAX, encode
+from onceward.message.body import BYTES, JSON, canonical, encode
 from onceward.message.clock import Millis, iso
 from onceward.message.names import AGENT, DEFAULT_SESSION, byte_length, quoted
+from onceward.message.validators import REPLY_SCHEMA_MAX
 from onceward.message.vocabulary import PRIORITIES, Priority
 
 
@@ -195,6 +196,13 @@ class Frame(BaseModel):
     def own_headers(self) -> dict[str, str | int | bool]:
         """The headers without the trace context, which differs in a repeated send."""
         return {name: value for name, value in self.headers.items() if name not in TRACE_CONTEXT}
+
+    @property
+    def content(self) -> str:
+        """The same text for all frames whose bodies are equal values."""
+        if self.data_base64 is not None:
+            return self.data_base64
+        return canonical(to_json(self.data).decode())
 
     @property
     def body_error(self) -> str | None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
-from onceward.message.body import reply_schema
 from onceward.message.clock import Millis
 from onceward.message.error_text import members
 from onceward.message.frame import Frame
 from onceward.message.names import PriorityName, plain_text, quoted, refuse_options
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import GivenRate, Point, Span, millis, seconds
+from onceward.message.validators import reply_schema
 
 if TYPE_CHECKING:
     from onceward.message.times import Rate

@@ -22,13 +22,13 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from onceward.errors import InvalidArgument
-from onceward.message.body import describe_errors
 from onceward.message.clock import Clock
 from onceward.message.ids import IdSource
 from onceward.message.names import PREFIX, no_option
 from onceward.message.parcel import Durability
 from onceward.message.retry import RetryPolicy, exponential
 from onceward.message.times import WHOLE, Span, seconds
+from onceward.message.validators import describe_errors
 from onceward.message.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
 
 

@@ -23,7 +23,6 @@ from pydantic_core import to_json
 from typing_extensions import TypedDict
 
 from onceward.errors import InvalidParcel
-from onceward.message.body import describe_errors
 from onceward.message.clock import Millis
 from onceward.message.frame import SOURCE, key_ends, refuse_repeated_keys
 from onceward.message.ids import new_id
@@ -43,6 +42,7 @@ from onceward.message.parcel import (
     frame_bytes,
     receipt_bytes,
 )
+from onceward.message.validators import describe_errors
 
 __all__ = [
     "ANSWER_TYPE",

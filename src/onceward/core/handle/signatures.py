@@ -28,8 +28,9 @@ from onceward.core.block import Transaction
 from onceward.core.handle.context import AsyncContext, AsyncTransaction, Context
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.errors import InvalidArgument
-from onceward.message.body import adapter, message_type
+from onceward.message.body import message_type
 from onceward.message.options import PLAIN_RULES, HandlerRules
+from onceward.message.validators import adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

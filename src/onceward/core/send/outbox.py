@@ -15,8 +15,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from zlib import crc32
 
-from pydantic_core import to_json
-
 from onceward.core.send import limits, sent
 from onceward.core.send.compose import Composer, Fanout, OutgoingMessage, SendResult, split_digest
 from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, Hold
@@ -650,7 +648,7 @@ def _differences(known: Frame, message: OutgoingMessage) -> Iterator[str]:
     sent = Frame.parse(message.text)
     if message.headers.chosen_id and known.id != sent.id:
         yield "message_id"
-    if to_json(known.data) != to_json(sent.data) or known.data_base64 != sent.data_base64:
+    if known.content != sent.content:
         yield "body"
     for attribute, option in COMPARED.items():
         if getattr(known, attribute) != getattr(sent, attribute):

@@ -94,5 +94,5 @@ class UniqueBodies:
 def unique_body(ready: Prepared, leased: LeasedMessage) -> UniqueBody:
     """Return the note of a message: repetitions have the same handler, type and body."""
     rules, frame = ready.handler.rules, ready.frame
-    like = sha256(repr((frame.type, frame.data, frame.data_base64)).encode()).digest()
+    like = sha256(repr((frame.type, frame.content)).encode()).digest()
     return UniqueBody(ready.handler.pattern, like, leased.seq, rules.unique_for or 0)

@@ -10,8 +10,9 @@ from typing import Any, Final
 from onceward.core.handle.signatures import name_of
 from onceward.errors import Conflict, InvalidArgument, InvalidMessage
 from onceward.features.steps.stored import StepName
-from onceward.message.body import encode
+from onceward.message.body import canonical, encode
 from onceward.message.options import StepRules
+from onceward.message.round_trip import refuse_lost
 
 SHORT: Final = 12
 """Digits of a digest, enough to distinguish arguments of one step."""
@@ -48,7 +49,7 @@ def _digest(place: str, value: Any, step: str) -> str:
             f"step {step}: argument {place} cannot be compared at the next call ({error}): bind "
             "it to the function with functools.partial"
         ) from error
-    return sha256(f"{media}\0{text}".encode()).hexdigest()[:SHORT]
+    return sha256(f"{media}\0{canonical(text)}".encode()).hexdigest()[:SHORT]
 
 
 def check_same(name: StepName, known: str, given: str, message_id: str) -> None:
@@ -68,6 +69,15 @@ def check_same(name: StepName, known: str, given: str, message_id: str) -> None:
         " pass the same ones at each call, or set version='…' if it is another step now"
     )
     raise Conflict(msg, message_id=message_id, key=str(name), differs=tuple(places))
+
+
+def check_kept(name: StepName, result: object, read: object) -> None:
+    """Raise InvalidMessage if a result is read as another value than its function returned."""
+    try:
+        refuse_lost(result, read)
+    except ValueError as error:
+        msg = f"step {name}: its return annotation loses a part of its result: {error}"
+        raise InvalidMessage(msg) from error
 
 
 def result_type(function: Callable[..., Any]) -> Any:

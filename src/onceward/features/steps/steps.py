@@ -39,7 +39,13 @@ from onceward.errors import (
     StepsFull,
 )
 from onceward.features.steps import awaited, stored
-from onceward.features.steps.arguments import base_name, check_same, digests, result_type
+from onceward.features.steps.arguments import (
+    base_name,
+    check_kept,
+    check_same,
+    digests,
+    result_type,
+)
 from onceward.features.steps.stored import StepName, StepRecord
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import StepFacts
@@ -506,6 +512,8 @@ class MessageSteps:
             "done", begun.failed + 1, begun.arguments, media=media, result=text, bytes=size
         )
         read = _read(record, begun.wanted)
+        if begun.wanted is not None:
+            check_kept(begun.name, value, read)
         with self._lock:
             total = size + self._bytes
         most = self._settings.max_step_bytes
