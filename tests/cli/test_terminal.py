@@ -1,10 +1,14 @@
 """On a terminal: tables with words and colours, and nothing that mail could do to the screen."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import ONCEWARD
 
 from onceward import Postbox
 from onceward.ops.cli import main
@@ -142,3 +146,47 @@ def plain(text: str) -> str:
     return "".join(
         part.partition("m")[2] if at else part for at, part in enumerate(text.split("\x1b["))
     )
+
+
+ASCII = [
+    {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    {"PYTHONIOENCODING": "ascii"},
+]
+
+
+@pytest.mark.parametrize("locale", ASCII, ids=["POSIX", "ascii"])
+@pytest.mark.parametrize("words", [["ls", "inbox"], ["show", "ID"]])
+def test_an_output_that_knows_only_ascii_gets_escapes(
+    home: Path, shop: Postbox, locale: dict[str, str], words: list[str]
+) -> None:
+    """A cron job prints its table; what its encoding lacks is written as in Python."""
+    sent = shop.session("Zürich").send("shop", {"name": "Zürich"}, type="note")
+    shop.run_until_idle()
+
+    ran = subprocess.run(
+        [*ONCEWARD, *(sent if word == "ID" else word for word in words)],
+        env=os.environ | locale, cwd=home, capture_output=True, check=False,
+    )  # fmt: skip
+
+    assert (0, b"", True) == (ran.returncode, ran.stderr, rb"Z\xfcrich" in ran.stdout)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["stats"], ["check"], ["ls"], ["why"], ["history"], ["send", "shop", "1"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("closed", [(1,), (0, 1, 2)], ids=str)
+def test_a_closed_output_is_as_good_as_the_null_device(
+    home: Path, shop: Postbox, words: list[str], closed: tuple[int, ...]
+) -> None:
+    """The command does its work, and no file that it opens gets the number of the closed one."""
+    shop.send("shop", 1)
+
+    without = f'exec "$@" {" ".join(f"{number}>&-" for number in closed)}'
+    ran = subprocess.run(
+        ["/bin/sh", "-c", without, "sh", *ONCEWARD, *words],
+        cwd=home, capture_output=True, check=False,
+    )  # fmt: skip
+
+    assert (0, False) == (ran.returncode, b"Traceback" in ran.stderr)
