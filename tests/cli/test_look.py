@@ -1,7 +1,9 @@
 """``ls``, ``show``, ``stats`` and ``sql``: they look, and change nothing."""
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -276,3 +278,26 @@ def test_a_lost_body_of_a_mailbox_is_told(
     ran = cli("mailbox", "read", "box", mode)
 
     assert (1, True) == (ran.code, "the body is missing" in json.loads(ran.out)["body_error"])
+
+
+READING = [
+    ["stats"], ["why"], ["ls"], ["dead", "ls"], ["history"], ["check"], ["doctor"], ["peers", "ls"],
+    ["sql", "SELECT 1"], ["backup", "copy.db"], ["fleet", "reconcile", "."],
+    ["metrics", "web.db"], ["top", "web.db", "--once"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_each_command_knows_a_file_that_another_program_has_marked(
+    cli: Cli, home: Path, words: list[str]
+) -> None:
+    """A file that an ORM made, with a mark of its own, is an agent's file to every command."""
+    with closing(sqlite3.connect(home / "web.db")) as host:
+        host.executescript("PRAGMA application_id = 77; CREATE TABLE book (id INTEGER)")
+    assert 0 == cli("init", "web", "--home", str(home)).code
+
+    (home / "web.db").chmod(0o600)
+
+    ran = cli(*words, *([] if words[0] in {"fleet", "metrics", "top"} else ["--agent", "web"]))
+
+    assert (0, "") == (ran.code, ran.err if ran.code else "")

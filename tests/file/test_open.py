@@ -1,9 +1,14 @@
 """Opening: which files become a postbox, which are refused and left byte for byte."""
 
+import asyncio
 import os
+import shutil
 import sqlite3
 import stat
-from collections.abc import Callable
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +16,14 @@ import apsw
 import pytest
 from tests.children import PYTHON, side_by_side
 
-from onceward import Postbox
-from onceward.errors import (
-    StoreClosed,
-)
+from onceward import AsyncPostbox, Postbox
+from onceward.errors import InvalidArgument, ReadOnlyStore, StoreClosed, StoreFault
+from onceward.file import backup, read_only
 from onceward.file.connection import PRAGMAS
 from onceward.file.migrations import APPLICATION_ID
 
 Open = Callable[..., Postbox]
+NOBODY = 65534
 MAKE = """
 import sys
 from onceward import Postbox
@@ -311,3 +316,122 @@ def test_an_opening_looks_at_no_more_files_the_more_are_open(
         box.close()
 
     assert few == many
+
+
+@pytest.mark.parametrize(("theirs", "kept"), [(0, APPLICATION_ID), (77, 77)])
+def test_a_host_database_is_known_by_its_tables(
+    opened: Open, tmp_path: Path, theirs: int, kept: int
+) -> None:
+    """A file that had tables gets our mark unless it has another, and both are read as ours."""
+    path = tmp_path / "host.db"
+    host(path, f"PRAGMA application_id = {theirs}", "CREATE TABLE invoice (id INTEGER)")
+
+    opened(at=path).close()
+
+    with read_only.opened(path) as found:
+        assert [(kept,)] == found.rows("PRAGMA application_id")
+    assert "a" == backup.read_info(path).agent
+
+
+@pytest.mark.parametrize("name", [":memory:", "", "file:a.db", "file::memory:?cache=shared"])
+def test_a_name_that_is_no_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What SQLite takes for memory or a URI makes no file, and the error names the test's way."""
+    monkeypatch.chdir(tmp_path)
+
+    async def open_async() -> None:
+        async with AsyncPostbox(name, agent="a", start=False):
+            pass
+
+    for opening in (
+        lambda: Postbox(name, agent="a", start=False),
+        lambda: asyncio.run(open_async()),
+        lambda: read_only.opened(name).__enter__(),  # type: ignore[arg-type]  # as a name
+    ):
+        with pytest.raises(InvalidArgument, match=r"onceward\.testing\.Harness"):
+            opening()
+    assert [] == list(tmp_path.iterdir())
+
+
+FROM_NOWHERE = """
+import os, sys
+from onceward import Postbox
+from onceward.errors import StoreUnusable
+os.rmdir(os.getcwd())
+with Postbox(sys.argv[1], agent='a', start=False) as box:
+    print(box.query('SELECT 1'))
+try:
+    Postbox('a.db', agent='a', start=False)
+except StoreUnusable as error:
+    print(str(error).rpartition(': ')[2])
+"""
+
+
+def test_a_process_without_its_working_folder_opens_absolute_paths(tmp_path: Path) -> None:
+    """A deployment may replace the folder; only relative paths and the project are gone with it."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    ran = subprocess.run(
+        [*PYTHON, "-c", FROM_NOWHERE, tmp_path / "a.db"],
+        cwd=gone, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert ["[(1,)]", "give an absolute path"] == ran.stdout.splitlines()
+
+
+@pytest.fixture
+def closed(opened: Open) -> Iterator[Path]:
+    """Return an idle file in a folder where this process may read, but create nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="onceward-closed-"))
+    path = folder / "a.db"
+    box = opened(at=path)
+    box.send("b", 1)
+    box.close()
+    path.chmod(0o644)
+    folder.chmod(0o555)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(NOBODY)
+    yield path
+    os.seteuid(was)
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def as_owner() -> Iterator[None]:
+    """Run a block as the user that the tests run as."""
+    was = os.geteuid()
+    os.seteuid(os.getuid())
+    yield
+    os.seteuid(was)
+
+
+def test_an_idle_file_in_a_read_only_folder_is_read(closed: Path) -> None:
+    """SQLite would need files beside it; an idle one is read without, and is not changed."""
+    before = closed.read_bytes()
+
+    with read_only.opened(closed) as found:
+        rows = found.rows("SELECT recipient FROM onceward_outbox")
+
+    assert ([("b",)], "a", before) == (rows, backup.read_info(closed).agent, closed.read_bytes())
+    with pytest.raises(ReadOnlyStore, match="fix its permissions"):
+        Postbox(closed, agent="a", start=False)
+
+
+def test_an_idle_file_that_is_written_to_meanwhile_is_not_believed(closed: Path) -> None:
+    """Without locks a reader does not notice another mount's writer until it looks again."""
+    with pytest.raises(StoreFault, match="read it again"), read_only.opened(closed), as_owner():
+        os.utime(closed)
+
+
+def test_commits_that_cannot_be_read_are_not_left_out(closed: Path) -> None:
+    """A WAL with commits beside a file in a read-only folder: refused, not half read."""
+    with as_owner():
+        closed.parent.chmod(0o755)
+        Path(f"{closed}-wal").write_bytes(b"x" * 40)
+        closed.parent.chmod(0o555)
+
+    with pytest.raises(ReadOnlyStore), read_only.opened(closed):
+        pass

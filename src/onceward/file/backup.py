@@ -12,15 +12,16 @@ from typing import Final, NamedTuple, Self
 import apsw
 
 from onceward.errors import Busy, StoreCorrupt, StoreUnusable
-from onceward.file.connection import BusyHandler, close, connect, translate_error
+from onceward.file import identity
+from onceward.file.connection import BusyHandler, close, translate_error
 from onceward.file.file_checks import canonical, sync
 from onceward.file.owner_lock import OwnerLock
+from onceward.file.read_only import connected
 from onceward.message.clock import Millis, monotonic
 
 PATIENCE: Final = 30.0
 """Seconds; a reader of a WAL waits only for a recovery or until the last connection closes."""
 SOUND: Final = "PRAGMA integrity_check(1)"
-OURS: Final = "SELECT 1 FROM sqlite_schema WHERE name = '_onceward_file_info'"
 INFO: Final = """
 SELECT agent,
        max(clock_at,
@@ -69,7 +70,7 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
 
 def read_info(path: Path) -> CopyInfo:
     """Return a file's agent; raise StoreError if it cannot be read or is not an agent's file."""
-    with _closing(_opened(path), path) as con:
+    with _reading(path) as con:
         return _info(con, path)
 
 
@@ -84,15 +85,20 @@ def _closing(con: apsw.Connection, path: Path) -> Iterator[apsw.Connection]:
         close(con)
 
 
-def _opened(path: Path) -> apsw.Connection:
+@contextmanager
+def _reading(path: Path) -> Iterator[apsw.Connection]:
     """Open a file for reading; its first statements wait for other processes for a while."""
     patience = BusyHandler()
     patience.deadline = monotonic() + PATIENCE
-    return connect(path, readonly=True, patience=patience)
+    with connected(path, patience) as con:
+        try:
+            yield con
+        except apsw.Error as error:
+            raise translate_error(error, path) from error
 
 
 def _info(con: apsw.Connection, path: Path) -> CopyInfo:
-    if not con.execute(OURS).fetchall():
+    if not identity.is_agents(lambda sql, values: con.execute(sql, values).fetchall()):
         raise StoreUnusable(f"{path} is not an agent's file: give the path of one")
     [row] = con.execute(INFO).fetchall()
     return CopyInfo(*row)  # type: ignore[arg-type]  # columns of INFO
@@ -100,7 +106,7 @@ def _info(con: apsw.Connection, path: Path) -> CopyInfo:
 
 def _copy(source: Path, target: Path) -> None:
     with (
-        _closing(_opened(source), source) as live,
+        _reading(source) as live,
         _closing(apsw.Connection(str(target)), source) as copy,
         copy.backup("main", live, "main") as backup,
     ):

@@ -115,6 +115,8 @@ def connect(
             vfs=vfs,
             statementcachesize=statements,
         )
+        if not readonly and con.readonly("main"):
+            _refuse_readonly(path)
         con.set_busy_handler(patience)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
@@ -123,8 +125,6 @@ def connect(
         con.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         for pragma in PRAGMAS:
             con.execute(pragma)
-        if not readonly and con.readonly("main"):
-            _refuse_readonly(path)
     except (apsw.Error, OncewardError) as error:
         close(con)
         raise translate_error(error, path) from error

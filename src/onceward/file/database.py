@@ -88,7 +88,6 @@ OPENED_OR_CLOSED: Final = 0.25
 DATA_VERSION: Final = "PRAGMA data_version"
 CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
 MARK: Final = "PRAGMA application_id"
-ANY_TABLE: Final = "SELECT 1 FROM sqlite_schema LIMIT 1"
 OpenMode = Literal["create", "existing", "deliver"]
 """Any use of a file, any use of an existing file, or accepting parcels only."""
 
@@ -114,7 +113,7 @@ class Database:
     """
 
     application_id: ClassVar[int] = migrations.APPLICATION_ID
-    """Mark in the header of a new file."""
+    """Mark in the header of a file that has no mark of its host."""
     quiet = 0
     """Number of looks since the last use; see ``rest_if_quiet``."""
     _readers_opened = 0
@@ -459,8 +458,7 @@ class Database:
         con.execute("BEGIN IMMEDIATE")
         try:
             tx = StoreTransaction(con, self.clock.now())
-            new = not tx.rows(ANY_TABLE)
-            if new and tx.rows(MARK) == [(0,)]:
+            if not self._migrated and tx.rows(MARK) == [(0,)]:  # a host's own mark stays
                 tx.rows(f"{MARK} = {self.application_id}")
             self._migrate(tx)
             self._identify(tx)

@@ -76,7 +76,10 @@ def project_section(start: Path | None = None) -> dict[str, Any]:
         InvalidArgument: that file is not TOML.
 
     """
-    here = Path(start or Path.cwd())
+    try:
+        here = start or Path.cwd()
+    except FileNotFoundError:  # it was deleted: it has no project
+        return {}
     for folder in (here, *here.parents):
         path = folder / PROJECT_FILE
         try:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from onceward.errors import NetworkFilesystem, ReadOnlyStore, StoreUnusable
+from onceward.errors import InvalidArgument, NetworkFilesystem, ReadOnlyStore, StoreUnusable
 from onceward.message.clock import monotonic
 from onceward.message.ids import new_token
 
@@ -37,12 +37,26 @@ def refuse_dangling(path: str | os.PathLike[str]) -> None:
         )
 
 
+def refuse_no_file(path: str | os.PathLike[str]) -> None:
+    """Raise InvalidArgument for a name that SQLite takes for something else than a path."""
+    name = os.fspath(path)
+    if name in {"", ":memory:"} or (isinstance(name, str) and name.startswith("file:")):
+        raise InvalidArgument(
+            f"{name!r} is not a path: an agent's messages are kept in a file. Give its path; in a"
+            " test use onceward.testing.Harness, which has a file of its own and deletes it"
+        )
+
+
 def canonical(path: str | os.PathLike[str]) -> Path:
     """Return the one path under which a file is opened, with all links resolved."""
+    refuse_no_file(path)
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
         raise StoreUnusable(f"{os.fspath(path)!r} is not a path: {error}") from error
+    except FileNotFoundError as error:
+        msg = f"{os.fspath(path)} is relative to a working folder that was deleted"
+        raise StoreUnusable(f"{msg}: give an absolute path") from error
 
 
 def file_key(path: Path | str) -> FileKey | None:

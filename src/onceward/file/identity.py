@@ -13,6 +13,7 @@ from onceward.message.ids import new_token
 from onceward.message.parcel import Durability
 from onceward.message.settings import Settings
 
+# Not the mark in the file's header: another program may have set its own.
 EXISTS: Final = """
 SELECT 1
   FROM sqlite_schema
@@ -75,6 +76,11 @@ class Identity(NamedTuple):
     max_body: int
 
 
+def is_agents(read: Rows) -> bool:
+    """Return whether a file is an agent's: it has our tables, whichever mark its header has."""
+    return bool(read(EXISTS, None))
+
+
 def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> None:
     """
     Refuse an opening before the file is changed; *migrated*: whether it has our tables.
@@ -84,7 +90,7 @@ def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> 
         StoreUnusable: the file does not belong to an agent yet, and no name was given.
 
     """
-    owner = tx.rows(IDENTITY) if migrated or tx.rows(EXISTS) else []
+    owner = tx.rows(IDENTITY) if migrated or is_agents(tx.rows) else []
     if owner:
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:

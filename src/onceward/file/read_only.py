@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+
+import apsw
 
 from onceward.errors import (
     InvalidArgument,
@@ -14,7 +16,7 @@ from onceward.errors import (
     StoreFault,
     StoreUnusable,
 )
-from onceward.file import migrations
+from onceward.file import file_checks, identity, migrations
 from onceward.file.connection import (
     BusyHandler,
     close_without_checkpoint,
@@ -31,7 +33,6 @@ WAIT_FOR: Final = 1.0
 """Seconds that a reader waits for the recovery of a WAL, or until a last connection closes."""
 OPCODES: Final = 20_000
 """Steps of SQLite between two checks of the clock."""
-MARK: Final = "PRAGMA application_id"
 COMMITS: Final = "PRAGMA data_version"
 SMALL_CACHE: Final = "PRAGMA cache_size = -2048"
 """Page cache in KiB: one reader per request may be open."""
@@ -193,17 +194,54 @@ def opened_any(
         StoreError: the file failed.
 
     """
+    file_checks.refuse_no_file(path)
     if not path.exists():
         raise StoreUnusable(f"{path} does not exist: it was moved or deleted")
     patience = BusyHandler()
     patience.deadline = monotonic() + wait  # one deadline for all statements
-    con = connect(path, readonly=True, patience=patience)
-    try:
+    with connected(path, patience) as con:
         reader = FileReader(con, path, longest)
         reader.rows(SMALL_CACHE)
         yield reader
+
+
+@contextmanager
+def connected(path: Path, patience: BusyHandler) -> Iterator[apsw.Connection]:
+    """
+    Connect to a file for a block that only reads; where nothing can be created beside it, too.
+
+    SQLite needs the side files of a WAL, or must be able to create them. An idle file has none:
+    in a folder that is read-only it is read as it is, and must not change during the block.
+
+    Raises:
+        ReadOnlyStore: its side files hold commits, but cannot be opened.
+        StoreFault: a process of another machine or mount wrote to it during the block.
+
+    """
+    try:
+        con = connect(path, readonly=True, patience=patience)
+    except ReadOnlyStore:
+        before = _if_idle(path)
+        if before is None:
+            raise
+        con = connect(path, readonly=True, immutable=True)
+    else:
+        before = None
+    try:
+        yield con
     finally:
         close_without_checkpoint(con)
+    if before is not None and _if_idle(path) != before:
+        raise StoreFault(f"{path} was written to while it was read: read it again")
+
+
+def _if_idle(path: Path) -> tuple[int, int] | None:
+    """Return size and time of a file without a WAL that holds commits; None if it has one."""
+    with suppress(FileNotFoundError):
+        if Path(f"{path}-wal").stat().st_size:
+            return None
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 @contextmanager
@@ -219,7 +257,7 @@ def opened(
 
     """
     with opened_any(path, wait=wait, longest=longest) as reader:
-        if reader.rows(MARK) != [(migrations.APPLICATION_ID,)]:
+        if not identity.is_agents(reader.rows):
             raise StoreUnusable(f"{path} is not an agent's file")
         if behind := migrations.pending(reader):
             steps = ", ".join(step.name for step in behind)

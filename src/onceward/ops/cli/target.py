@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from onceward.file.environment import env_or_project
+from onceward.file.file_checks import refuse_no_file
 from onceward.message.names import DEFAULT_SESSION, DIRECTORY, agent_name
 from onceward.ops.cli.exit_codes import NothingThere, Usage
 from onceward.ops.cli.handles import holders
@@ -125,6 +126,7 @@ def home_files(home: Path | None) -> list[Path]:
 
 def existing(path: Path) -> Path:
     """Return *path*; raise NothingThere if there is no file, because only init creates files."""
+    refuse_no_file(path)
     refuse_deleted(path)
     if not path.exists():
         cure = "correct the name, or create an agent's file NAME.db with onceward init NAME"

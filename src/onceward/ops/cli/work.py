@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -160,8 +160,9 @@ def load(target: str) -> Agent:
     module, _, name = target.partition(":")
     if not module or not name:
         raise Usage(f"{target!r} does not say where the agent is: write module:agent")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    with suppress(FileNotFoundError):  # it was deleted, so no module is found there
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
     found: Any = _imported(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -188,4 +189,4 @@ def _imported(module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise Usage(f"no module {error.name!r} is found from {Path.cwd()}") from error
+        raise Usage(f"no module {error.name!r} is found from {sys.path[0]}") from error
