@@ -11,6 +11,7 @@ CREATE TABLE _onceward_file_info (
     max_inbox      INTEGER NOT NULL,
     max_body       INTEGER NOT NULL,
     max_file_bytes INTEGER CHECK (max_file_bytes > 0),
+    foreign_keys   INTEGER NOT NULL DEFAULT 0 CHECK (foreign_keys IN (0, 1)),
     clock_at       INTEGER NOT NULL,
     paused_at      INTEGER,
     opened         INTEGER NOT NULL DEFAULT 0,

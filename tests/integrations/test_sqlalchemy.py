@@ -538,6 +538,7 @@ def test_a_commit_of_unknown_outcome_is_told_as_itself(
         ("SELECT * FROM missing", OperationalError),
         ("INSERT INTO invoice VALUES (1, -1)", IntegrityError),
         ("PRAGMA foreign_keys = ON", ProgrammingError),
+        ("PRAGMA foreign_keys(1)", ProgrammingError),
         ("PRAGMA synchronous = OFF", ProgrammingError),
         ("INSERT INTO invoice VALUES (1, 1); DELETE FROM invoice", ProgrammingError),
         ("COMMIT", OperationalError),

@@ -17,6 +17,7 @@ from onceward.core.send.compose import (
 )
 from onceward.core.send.outbox import Outbox
 from onceward.errors import StoreError
+from onceward.file import pragmas
 from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended
 from onceward.file.transaction import StoreTransaction
@@ -63,10 +64,13 @@ class Transaction:
 
         Raises:
             apsw.Error: SQLite refused your statement.
+            InvalidArgument: a pragma that is out of place in a transaction.
             StoreError: the file itself failed, or the block has ended.
 
         """
         tx = self._tx if self._open and self._tx.alive else self._alive()
+        if "pragma" in sql.lower():
+            pragmas.refuse(sql)
         try:
             found = tx.rows(sql, bindings)
         except Exception as error:
@@ -79,6 +83,8 @@ class Transaction:
     def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
         """Run *sql* once for each of *bindings*."""
         tx = self._alive()
+        if "pragma" in sql.lower():
+            pragmas.refuse(sql)
         try:
             tx.many(sql, bindings)
         except Exception as error:

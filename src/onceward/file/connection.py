@@ -48,6 +48,8 @@ ENDED_ONCE: Final = (
 """Columns of rows that the holder of a lease writes once."""
 ConstraintError = apsw.ConstraintError
 """A row that the schema refused; defined here so that other modules need not import apsw."""
+DEFERRED: Final = apsw.SQLITE_DBSTATUS_DEFERRED_FKS
+"""The number of a connection that is 0 unless a foreign key is violated at the moment."""
 SQLError = apsw.SQLError
 """A statement that SQLite cannot run."""
 
@@ -56,7 +58,7 @@ CACHE: Final = "PRAGMA cache_size = -16384"
 PRAGMAS: Final = (
     "PRAGMA trusted_schema = OFF",  # the schema of a hostile file must not call functions
     "PRAGMA cell_size_check = ON",  # notice damaged pages early
-    "PRAGMA foreign_keys = OFF",  # our tables have none; the host's transaction decides for itself
+    "PRAGMA foreign_keys = OFF",  # the writer's connection gets what the file's setting says
     "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
     CACHE,  # 16 MiB: a million pending rows must not make the process large
 )

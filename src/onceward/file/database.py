@@ -31,6 +31,7 @@ from onceward.file import (
     identity,
     migrations,
     open_files,
+    pragmas,
     readers,
 )
 from onceward.file.connection import (
@@ -86,7 +87,7 @@ SMALL_WAL: Final = 8 << 20
 OPENED_OR_CLOSED: Final = 0.25
 """Seconds in which another thread has opened or closed its connection to a file."""
 DATA_VERSION: Final = "PRAGMA data_version"
-CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
+FOREIGN_KEYS: Final = "PRAGMA foreign_keys = {}"
 MARK: Final = "PRAGMA application_id"
 OpenMode = Literal["create", "existing", "deliver"]
 """Any use of a file, any use of an existing file, or accepting parcels only."""
@@ -116,6 +117,10 @@ class Database:
     """Mark in the header of a file that has no mark of its host."""
     quiet = 0
     """Number of looks since the last use; see ``rest_if_quiet``."""
+    foreign_keys = False
+    """Whether foreign keys of the application's tables are enforced; ours have none."""
+    _enforces = False
+    """Whether a user of the open file wants that, whatever the file says."""
     _readers_opened = 0
     """Number of second connections so far."""
     _ticks = 0
@@ -141,7 +146,6 @@ class Database:
         """Whether its last user has closed it: another opening waits until the file is closed."""
         self._openings, self._migrated = 0, False
         self._only_takes_parcels = only_takes_parcels
-        self._foreign_keys = False
         self._reopening = _Reopening()
         self.time = MonotonicFileClock()
         self.agent, self.file_id = agent or "", ""
@@ -361,6 +365,9 @@ class Database:
             self.max_inbox, self.max_body = self.write(
                 partial(identity.set_limits, settings=settings)
             )
+        if "foreign_keys" in given and settings.foreign_keys != self.foreign_keys:
+            self.write(partial(identity.set_foreign_keys, checked=settings.foreign_keys))
+            self._set_foreign_keys(checked=settings.foreign_keys)
         if "durability" in given and settings.durability != self.durability:
             self.durability = settings.durability
             self.write(partial(identity.set_durability, durability=settings.durability))
@@ -369,16 +376,15 @@ class Database:
                     f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}"
                 )
 
-    @property
-    def checks_foreign_keys(self) -> bool:
-        """Whether foreign keys of the host's tables are checked."""
-        return self._foreign_keys
-
     def enforce_foreign_keys(self) -> None:
-        """Check foreign keys of the host's tables; ours have none."""
-        self._foreign_keys = True
+        """Enforce foreign keys as long as the file is open here."""
+        self._enforces = True
+        self._set_foreign_keys(checked=True)
+
+    def _set_foreign_keys(self, *, checked: bool) -> None:
         with self.writer.exclusive() as handle:
-            handle.execute(CHECK_FOREIGN_KEYS)
+            self.foreign_keys = checked or self._enforces
+            handle.execute(FOREIGN_KEYS.format("ON" if self.foreign_keys else "OFF"))
 
     # -- opening ----------------------------------------------------------------------------
 
@@ -389,8 +395,8 @@ class Database:
             con = self._con = self._connect(deadline)
             self._enable_wal(con)
             self._prepare(con)
-            if self._foreign_keys:
-                con.execute(CHECK_FOREIGN_KEYS)
+            if self.foreign_keys:
+                con.execute(FOREIGN_KEYS.format("ON"))
         except BaseException as error:
             self._drop()
             raise translate_own_error(error, self.path) from error
@@ -487,6 +493,7 @@ class Database:
         self.agent, self.file_id, self.durability = found.agent, found.file_id, found.durability
         self.time.observe(found.clock_at)
         self.max_inbox, self.max_body = found.max_inbox, found.max_body
+        self.foreign_keys = found.foreign_keys or self._enforces
 
     # -- for the writer (transaction.Store) --------------------------------------------------
 
@@ -635,6 +642,8 @@ class Database:
 
     def query(self, sql: str, bindings: Any = None) -> list[Row]:
         """Run a caller's statement on committed data; raise SQLite's error."""
+        if "pragma" in sql.lower():
+            pragmas.refuse(sql)
         with self._lent_reader() as reader, self._errors_by(translate_error):
             return _named(execute_reading(reader, sql, bindings))
 

@@ -32,8 +32,8 @@ UPDATE _onceward_file_info
    SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2,
        durability = ?3,
        max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox),
-       max_body = coalesce(?6, max_body)
-RETURNING clock_at, max_inbox, max_body
+       max_body = coalesce(?6, max_body), foreign_keys = coalesce(?7, foreign_keys)
+RETURNING clock_at, max_inbox, max_body, foreign_keys
 """
 RANDOM: Final = "lower(hex(randomblob(12)))"
 """SQL expression for a unique epoch, after the eight digits of its generation."""
@@ -55,6 +55,7 @@ UPDATE _onceward_file_info
        max_body = coalesce(?, max_body)
 RETURNING max_inbox, max_body
 """
+FOREIGN_KEYS: Final = "UPDATE _onceward_file_info SET foreign_keys = ?"
 LEVEL: Final = "UPDATE _onceward_file_info SET durability = ?"
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
 RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
@@ -74,6 +75,7 @@ class Identity(NamedTuple):
     clock_at: Millis
     max_inbox: int
     max_body: int
+    foreign_keys: bool
 
 
 def is_agents(read: Rows) -> bool:
@@ -121,10 +123,11 @@ def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Id
     now_boot = file_checks.boot_id()
     if stored == "fast" and boot not in {"", now_boot}:
         tx.run(RENEW_ALL)
-    [(clock_at, max_inbox, max_body)] = tx.rows(
-        BARRIER, (tx.now, now_boot, durability, *explicit_limits(settings))
+    checks = settings.foreign_keys if wanted is not None and "foreign_keys" in given else None
+    [(clock_at, max_inbox, max_body, checks)] = tx.rows(
+        BARRIER, (tx.now, now_boot, durability, *explicit_limits(settings), checks)
     )
-    return Identity(agent, file_id, durability, clock_at, max_inbox, max_body)
+    return Identity(agent, file_id, durability, clock_at, max_inbox, max_body, bool(checks))
 
 
 def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:
@@ -136,6 +139,11 @@ def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:
 def set_durability(tx: StoreTransaction, durability: Durability) -> None:
     """Store the durability class of the file."""
     tx.run(LEVEL, (durability,))
+
+
+def set_foreign_keys(tx: StoreTransaction, *, checked: bool) -> None:
+    """Store whether foreign keys of the application's tables are enforced."""
+    tx.run(FOREIGN_KEYS, (checked,))
 
 
 def pause(tx: StoreTransaction) -> None:

@@ -12,7 +12,12 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, SupportsIndex, Ty
 
 from pydantic_core import to_json
 
-from onceward.file.connection import CLOSED_ERRORS, BusyHandler
+from onceward.file.connection import (
+    CLOSED_ERRORS,
+    DEFERRED,
+    BusyHandler,
+    ConstraintError,
+)
 from onceward.message.clock import Clock, Millis, MonotonicFileClock
 from onceward.message.parcel import Durability, Receipt
 
@@ -72,6 +77,10 @@ class Handle(Protocol):
 
     def total_changes(self) -> int:
         """Return how many rows all statements changed."""
+        ...
+
+    def status(self, op: int) -> tuple[int, int]:
+        """Return a number of the connection, and its highest value."""
         ...
 
     def release_memory(self) -> None:
@@ -223,6 +232,11 @@ class StoreTransaction:
         """Free the cursor of statements that an error left unrun: it refuses the next one once."""
         with suppress(Exception):
             self._execute(NOTHING)
+
+    def check_foreign_keys(self) -> None:
+        """Raise ConstraintError if a deferred foreign key is violated now, before the commit."""
+        if self.handle.status(DEFERRED)[0]:
+            raise ConstraintError("FOREIGN KEY constraint failed")
 
     def commit(self) -> None:
         """Commit it durably."""

@@ -37,6 +37,7 @@ class SettingsOptions(TypedDict, total=False):
 
     durability: Durability
     accept_weaker: bool
+    foreign_keys: bool
     busy_timeout: Span
     network_filesystem: bool
     checkpoint_pages: int
@@ -168,6 +169,8 @@ class Settings(BaseModel):
     """``safe``: a commit survives power loss; ``fast``: it only survives SIGKILL."""
     accept_weaker: bool = False
     """Let a receipt from a peer of weaker durability settle a message."""
+    foreign_keys: bool = False
+    """Enforce foreign keys of your own tables; the file keeps it, for all that open it later."""
     busy_timeout: Seconds = 30.0
     """Deadline of one unit of work for getting the file from other writers, reads included."""
     network_filesystem: bool = False

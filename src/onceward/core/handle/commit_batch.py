@@ -157,6 +157,11 @@ class HandlerCommitBatch:
                 self.commit()
             return found
 
+    def check_foreign_keys(self) -> None:
+        """Raise ConstraintError for a deferred key that the running handler leaves violated."""
+        if self._inside and self._tx is not None:
+            self._tx.check_foreign_keys()
+
     def step_aside(self) -> None:
         """Commit the open writes of earlier handlers, unless this handler has already written."""
         with self._lock:

@@ -636,6 +636,8 @@ class Worker:
                 context.reply(answer)
             if self._guard is not None and self._note is not None:
                 self._guard.keep(self._batch.join(), self._note)
+            if self._db.foreign_keys:
+                self._batch.check_foreign_keys()  # COMMIT would undo the neighbours too
         except BaseException as error:  # noqa: BLE001 - it is raised again
             self._raise_cause(error)
         finally:

@@ -256,6 +256,8 @@ class BatchWorker(Worker):
         try:
             answer = call(first._replace(body=bodies), cast("Context", batch), self._handler_loop)
             batch._end_call()
+            if self._db.foreign_keys:
+                self._batch.check_foreign_keys()
         except BaseException as error:  # noqa: BLE001 - it is raised again
             self._raise_cause(error)
         finally:

@@ -70,7 +70,7 @@ def async_engine(
         if asyncio.get_running_loop() is not bridge._loop:
             msg = "the engine belongs to the event loop that opened its postbox: use it there"
             raise InterfaceError(msg)
-        if foreign_keys and not outbox.db.checks_foreign_keys:
+        if foreign_keys and not outbox.db._enforces:
             await_only(bridge.call(outbox.db.enforce_foreign_keys))
         return BlockConnection(Connection(outbox), bridge)
 

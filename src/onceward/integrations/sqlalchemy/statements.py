@@ -10,6 +10,8 @@ from weakref import WeakSet
 
 import apsw
 
+from onceward.errors import InvalidArgument
+from onceward.file import pragmas
 from onceward.integrations.sqlalchemy.dbapi_errors import ProgrammingError
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
@@ -18,11 +20,6 @@ NO_ROWCOUNT: Final = -1
 SPACE: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
 FLAGS: Final = re.IGNORECASE | re.DOTALL
 CHANGES_ROWS: Final = re.compile(rf"{SPACE}(INSERT|UPDATE|DELETE|REPLACE|WITH)\b", FLAGS)
-SETS_PRAGMA: Final = re.compile(rf"{SPACE}PRAGMA\b[^;]*=", FLAGS)
-SHARED: Final = (
-    "a pragma would change the connection that the whole process shares: foreign keys are checked"
-    " with engine(box, foreign_keys=True), all else is set by the postbox"
-)
 ONE: Final = "one statement at a time: execute them one by one"
 
 _with_functions: WeakSet[apsw.Connection] = WeakSet()
@@ -62,11 +59,10 @@ def run(con: apsw.Connection, sql: str, bindings: Bindings) -> Result:
 
     Raises:
         apsw.Error, TypeError: what SQLite says of the statement.
-        ProgrammingError: it holds two statements, or sets a pragma.
+        ProgrammingError: it holds two statements, or a pragma that is out of place.
 
     """
-    if SETS_PRAGMA.match(sql):
-        raise ProgrammingError(SHARED)
+    _refuse_pragmas(sql)
     _add_functions(con)
     tracer, cursor = _Tracer(), con.cursor()
     cursor.exec_trace = tracer
@@ -74,6 +70,14 @@ def run(con: apsw.Connection, sql: str, bindings: Bindings) -> Result:
     if tracer.reads or not CHANGES_ROWS.match(sql):
         return Result(rows, tracer.columns, NO_ROWCOUNT, None)
     return Result(rows, tracer.columns, con.changes(), con.last_insert_rowid())
+
+
+def _refuse_pragmas(sql: str) -> None:
+    try:
+        if "pragma" in sql.lower():
+            pragmas.refuse(sql)
+    except InvalidArgument as error:
+        raise ProgrammingError(str(error)) from error
 
 
 def run_many(con: apsw.Connection, sql: str, each: Iterable[Bindings]) -> Result:
