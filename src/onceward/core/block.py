@@ -17,10 +17,9 @@ from onceward.core.send.compose import (
 )
 from onceward.core.send.outbox import Outbox
 from onceward.errors import StoreError
-from onceward.file import pragmas
 from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, refuse_pragma
 from onceward.message.options import (
     MessageOptions,
     PublishOptions,
@@ -70,7 +69,7 @@ class Transaction:
         """
         tx = self._tx if self._open and self._tx.alive else self._alive()
         if "pragma" in sql.lower():
-            pragmas.refuse(sql)
+            refuse_pragma(sql)
         try:
             found = tx.rows(sql, bindings)
         except Exception as error:
@@ -84,7 +83,7 @@ class Transaction:
         """Run *sql* once for each of *bindings*."""
         tx = self._alive()
         if "pragma" in sql.lower():
-            pragmas.refuse(sql)
+            refuse_pragma(sql)
         try:
             tx.many(sql, bindings)
         except Exception as error:

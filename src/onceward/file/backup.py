@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self
 import apsw
 
 from onceward.errors import Busy, StoreCorrupt, StoreUnusable
-from onceward.file import identity
+from onceward.file import migrations
 from onceward.file.connection import BusyHandler, close, translate_error
 from onceward.file.file_checks import canonical, sync
 from onceward.file.owner_lock import OwnerLock
@@ -98,7 +98,7 @@ def _reading(path: Path) -> Iterator[apsw.Connection]:
 
 
 def _info(con: apsw.Connection, path: Path) -> CopyInfo:
-    if not identity.is_agents(lambda sql, values: con.execute(sql, values).fetchall()):
+    if not migrations.is_agents(lambda sql, values: con.execute(sql, values).fetchall()):
         raise StoreUnusable(f"{path} is not an agent's file: give the path of one")
     [row] = con.execute(INFO).fetchall()
     return CopyInfo(*row)  # type: ignore[arg-type]  # columns of INFO

@@ -31,7 +31,6 @@ from onceward.file import (
     identity,
     migrations,
     open_files,
-    pragmas,
     readers,
 )
 from onceward.file.connection import (
@@ -49,7 +48,14 @@ from onceward.file.connection import (
 )
 from onceward.file.group_commit import INTERRUPTS, ReplacedFileDetector, Writer, WriteRequest
 from onceward.file.notify import Direction, Notifier
-from onceward.file.transaction import Handle, OwnReceiver, Row, StoreTransaction, row_class
+from onceward.file.transaction import (
+    Handle,
+    OwnReceiver,
+    Row,
+    StoreTransaction,
+    refuse_pragma,
+    row_class,
+)
 from onceward.file.waiter import Waiter
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock, monotonic
 from onceward.message.log import log
@@ -643,7 +649,7 @@ class Database:
     def query(self, sql: str, bindings: Any = None) -> list[Row]:
         """Run a caller's statement on committed data; raise SQLite's error."""
         if "pragma" in sql.lower():
-            pragmas.refuse(sql)
+            refuse_pragma(sql)
         with self._lent_reader() as reader, self._errors_by(translate_error):
             return _named(execute_reading(reader, sql, bindings))
 

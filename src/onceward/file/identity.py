@@ -7,19 +7,13 @@ from typing import Final, NamedTuple
 
 from onceward.errors import StoreUnusable, WrongAgent
 from onceward.file import file_checks
+from onceward.file.migrations import is_agents
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, MonotonicFileClock
 from onceward.message.ids import new_token
 from onceward.message.parcel import Durability
 from onceward.message.settings import Settings
 
-# Not the mark in the file's header: another program may have set its own.
-EXISTS: Final = """
-SELECT 1
-  FROM sqlite_schema
- WHERE name = '_onceward_file_info'
-   AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_onceward_migrations')
-"""
 IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM _onceward_file_info"
 INSERT: Final = """
 INSERT INTO _onceward_file_info (one, agent, file_id, durability, max_pending, max_inbox, max_body,
@@ -76,11 +70,6 @@ class Identity(NamedTuple):
     max_inbox: int
     max_body: int
     foreign_keys: bool
-
-
-def is_agents(read: Rows) -> bool:
-    """Return whether a file is an agent's: it has our tables, whichever mark its header has."""
-    return bool(read(EXISTS, None))
 
 
 def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +29,15 @@ RECORD: Final = (
 SHAPE: Final = "SELECT sql FROM sqlite_schema WHERE name = '_onceward_migrations'"
 TABLES: Final = "SELECT lower(name) FROM sqlite_schema"
 COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('_onceward_migrations')"
+
+
+# Not the mark in the file's header: another program may have set its own.
+EXISTS: Final = """
+SELECT 1
+  FROM sqlite_schema
+ WHERE name = '_onceward_file_info'
+   AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_onceward_migrations')
+"""
 
 
 class SqlRunner(Protocol):
@@ -58,6 +68,11 @@ def migrations() -> tuple[Migration, ...]:
     """Return all migrations this version knows, in order."""
     found = sorted(folder().glob("[0-9][0-9][0-9][0-9]_*.sql"))
     return tuple(Migration(int(p.name[:4]), p.stem, p.read_text(encoding="utf-8")) for p in found)
+
+
+def is_agents(read: Callable[[str, Any], list[tuple[Any, ...]]]) -> bool:
+    """Return whether a file is an agent's: it has our tables, whichever mark its header has."""
+    return bool(read(EXISTS, None))
 
 
 def pending(tx: SqlRunner, known: tuple[Migration, ...] | None = None) -> tuple[Migration, ...]:

@@ -16,7 +16,7 @@ from onceward.errors import (
     StoreFault,
     StoreUnusable,
 )
-from onceward.file import file_checks, identity, migrations
+from onceward.file import file_checks, migrations
 from onceward.file.connection import (
     BusyHandler,
     close_without_checkpoint,
@@ -257,7 +257,7 @@ def opened(
 
     """
     with opened_any(path, wait=wait, longest=longest) as reader:
-        if not identity.is_agents(reader.rows):
+        if not migrations.is_agents(reader.rows):
             raise StoreUnusable(f"{path} is not an agent's file")
         if behind := migrations.pending(reader):
             steps = ", ".join(step.name for step in behind)

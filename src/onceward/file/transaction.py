@@ -389,6 +389,13 @@ class TransactionHost(Protocol):
         ...
 
 
+def refuse_pragma(sql: str) -> None:
+    """Raise InvalidArgument if *sql*, which has the word, sets a pragma out of place."""
+    from onceward.file import pragmas  # noqa: PLC0415 - rarely needed
+
+    pragmas.refuse(sql)
+
+
 BUMP: Final = "UPDATE _onceward_counters SET value = value + ? WHERE name = ?"
 
 
