@@ -227,6 +227,19 @@ def test_cancel_waits_for_the_decision(tmp_path: Path) -> None:
         assert "cancelled" == shop.cancel(message, timeout=30).outcome
 
 
+def test_cancel_waits_for_a_decision_that_it_is_too_late(tmp_path: Path) -> None:
+    """A mailbox has a message as soon as it has arrived: the call returns that, or cancels it."""
+    with (
+        Postbox(tmp_path / "billing.db", agent="billing") as billing,
+        Postbox(tmp_path / "shop.db", agent="shop") as shop,
+    ):
+        billing.mailboxes.create("invoices", public=True)
+        invoices = shop.mailboxes.get("invoices")
+        found = [shop.cancel(invoices.send({"n": n}), timeout=30) for n in range(20)]
+
+    assert set() == {each.outcome for each in found} - {"too_late", "cancelled"}
+
+
 def test_many_are_cancelled_by_what_they_have_in_common(world: World) -> None:
     """By recipient, type, session or key; what has left is asked for, what has ended is not."""
     shop, _ = world.wired("shop", "billing")

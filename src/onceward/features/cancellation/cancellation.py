@@ -22,7 +22,7 @@ from onceward.message.names import plain_text
 from onceward.message.options import MessageOptions
 from onceward.message.parcel import UNANSWERED
 from onceward.message.record import Cancellation, Cancellations
-from onceward.message.times import Span
+from onceward.message.times import Span, seconds
 
 SENT: Final = """
 SELECT o.recipient, o.session, o.state, o.created_at
@@ -101,6 +101,8 @@ class Cancelling:
     def cancel(self, message_id: str, reason: str, timeout: Span | None) -> Cancellation:
         """Cancel one message; wait up to *timeout* seconds for its recipient's decision."""
         plain_text("message_id", message_id)
+        if timeout is not None:
+            seconds("timeout", timeout)
         _refuse_own(message_id)
         found = self._db.write(partial(self._cancel, message_id=message_id, reason=reason))
         if found.outcome != "asked" or timeout == 0:
@@ -112,7 +114,7 @@ class Cancelling:
             poll=self._settings.poll_interval,
             due=lambda left: left,
         )
-        return decided or found
+        return found if decided is None else decided  # a decision of too late is false
 
     def cancel_all(self, which: CancelFilter, reason: str) -> Cancellations:
         """Cancel the matching messages, one slice per transaction."""
