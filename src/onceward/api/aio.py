@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, cast
 
+from typing_extensions import TypeForm
+
 from onceward.api.agent import Agent
 from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
@@ -72,6 +74,7 @@ from onceward.message.options import SendOptions
 from onceward.message.record import MailboxFilters, MessageRecord, Ticket, ticket_id
 from onceward.message.times import Span
 from onceward.message.times import seconds as span_seconds
+from onceward.message.validators import check_type
 
 T = TypeVar("T")
 S_co = TypeVar("S_co", bound=Session, covariant=True)
@@ -194,7 +197,7 @@ class SessionFace(AsyncFace[S_co]):
         to: str,
         body: object,
         *,
-        reply: type[T],
+        reply: TypeForm[T],
         timeout: Span = 30.0,
         **options: Unpack[SendOptions],
     ) -> T:
@@ -204,17 +207,19 @@ class SessionFace(AsyncFace[S_co]):
                 "ask inside an open transaction would wait for a message "
                 "that is not committed: ask outside of it"
             )
+        check_type("reply", reply)
         ticket = await self.request(to, body, reply=reply, timeout=timeout, **options)
         return await self.result(ticket, reply=reply, timeout=timeout)
 
-    async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: Span = 0.0) -> T:
+    async def result(self, ticket: Ticket | str, *, reply: TypeForm[T], timeout: Span = 0.0) -> T:
         """Return the reply to a ticket, waiting for it; see ``Session.result``."""
         return (await self.result_many([ticket], reply=reply, timeout=timeout))[0]
 
     async def result_many(
-        self, tickets: Sequence[Ticket | str], *, reply: type[T], timeout: Span = 0.0
+        self, tickets: Sequence[Ticket | str], *, reply: TypeForm[T], timeout: Span = 0.0
     ) -> list[T]:
         """Return the replies to tickets, waiting for all; see ``Session.result_many``."""
+        check_type("reply", reply)
         session, ended = self._plain, dict[str, ReplyState]()
         ids = [ticket_id(each) for each in listed("tickets", tickets)]
         if await self._bridge.wait(lambda: session._all_ended(ids, ended), timeout) is None:
@@ -223,7 +228,7 @@ class SessionFace(AsyncFace[S_co]):
 
     async def receive(
         self,
-        type: type[Body] | str | None = None,
+        type: TypeForm[Body] | str | None = None,
         timeout: Span = 0.0,
         *,
         message_id: str | None = None,
@@ -238,7 +243,7 @@ class SessionFace(AsyncFace[S_co]):
         )
 
     async def messages(
-        self, type: type[Body] | str | None = None, timeout: Span | None = None
+        self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Body]]:
         """Yield messages as they come; see ``Session.messages``."""
         while found := await self._bridge.receive(lambda: self._plain.receive(type), timeout):
@@ -289,19 +294,25 @@ class AsyncChannel(AsyncFace[Channel]):
     detach = awaitable(Channel.detach)
     history = awaitable(Channel.history)
 
-    async def attach(self, handle: str, type: type[Body] | str | None = None) -> AsyncMessage[Body]:
+    async def attach(
+        self, handle: str, type: TypeForm[Body] | str | None = None
+    ) -> AsyncMessage[Body]:
         """Return a message that was detached; see ``Channel.attach``."""
         found = await self._bridge.call(lambda: self._plain.attach(handle, type))
         return AsyncMessage(found, self._bridge)
 
     async def receive(
-        self, type: type[Body] | str | None = None, timeout: Span = 0.0, *, topics: Topics = None
+        self,
+        type: TypeForm[Body] | str | None = None,
+        timeout: Span = 0.0,
+        *,
+        topics: Topics = None,
     ) -> AsyncMessage[Body] | None:
         """Lease this agent's next message of the channel; see ``Channel.receive``."""
         return await self._bridge.receive(lambda: self._plain.receive(type, topics=topics), timeout)
 
     async def messages(
-        self, type: type[Body] | str | None = None, timeout: Span | None = None
+        self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Body]]:
         """Yield messages as they come; see ``Channel.messages``."""
         while found := await self._bridge.receive(lambda: self._plain.receive(type), timeout):
@@ -401,7 +412,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
     async def lease(
         self,
         group: str,
-        type: type[Body] | str | None = None,
+        type: TypeForm[Body] | str | None = None,
         *,
         limit: int = 1,
         timeout: Span | None = 0.0,
@@ -419,7 +430,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
     async def receive(
         self,
         group: str,
-        type: type[Body] | str | None = None,
+        type: TypeForm[Body] | str | None = None,
         *,
         timeout: Span | None = 0.0,
         start: Where = EARLIEST,

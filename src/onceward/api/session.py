@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar, Unpack
 
+from typing_extensions import TypeForm
+
 from onceward.core import requests
 from onceward.core.block import Transaction
 from onceward.core.engine.engine_loop import until_found
@@ -31,6 +33,7 @@ from onceward.message.options import (
     MessageOptions,
     PublishOptions,
     SendOptions,
+    asking_options,
     parse_options,
     request_options,
 )
@@ -166,7 +169,7 @@ class Session:
         to: str,
         body: object,
         *,
-        reply: type[object] | None = None,
+        reply: TypeForm[object] | None = None,
         timeout: Span | None = None,
         **options: Unpack[SendOptions],
     ) -> Ticket:
@@ -191,7 +194,7 @@ class Session:
         to: str,
         body: object,
         *,
-        reply: type[T],
+        reply: TypeForm[T],
         timeout: Span = 30.0,
         **options: Unpack[SendOptions],
     ) -> T:
@@ -211,12 +214,12 @@ class Session:
                 "ask inside an open transaction would wait for a message "
                 "that is not committed: ask outside of it"
             )
-        work = self._requesting(to, body, timeout, request_options(options, reply))
+        work = self._requesting(to, body, timeout, asking_options(options, reply))
         with self._db.outside_handler():
             ticket = self._db.write(work)
         return self.result(ticket, reply=reply, timeout=timeout)
 
-    def result(self, ticket: Ticket | str, *, reply: type[T], timeout: Span = 0.0) -> T:
+    def result(self, ticket: Ticket | str, *, reply: TypeForm[T], timeout: Span = 0.0) -> T:
         """
         Return the reply to a ticket, waiting at most *timeout* seconds.
 
@@ -230,7 +233,7 @@ class Session:
 
     @checked
     def result_many(
-        self, tickets: Sequence[Ticket | str], *, reply: type[T], timeout: Span = 0.0
+        self, tickets: Sequence[Ticket | str], *, reply: TypeForm[T], timeout: Span = 0.0
     ) -> list[T]:
         """
         Return the replies to tickets, in their order, waiting at most *timeout* seconds for all.
@@ -285,7 +288,7 @@ class Session:
 
     def receive(
         self,
-        type: type[Body] | str | None = None,
+        type: TypeForm[Body] | str | None = None,
         timeout: Span = 0.0,
         *,
         message_id: str | None = None,
@@ -311,7 +314,7 @@ class Session:
         return self._await(partial(self._consumer.take, type, search), timeout)
 
     def messages(
-        self, type: type[Body] | str | None = None, timeout: Span | None = None
+        self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> Iterator[Message[Body]]:
         """
         Yield messages as they come, leased as by ``receive``.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Unpack
 
+from typing_extensions import TypeForm
+
 from onceward.core.requests import add_request, task
 from onceward.core.send.compose import (
     EVERY_AGENT,
@@ -142,7 +144,7 @@ class Transaction:
         to: str,
         body: object,
         *,
-        reply: type[object] | None = None,
+        reply: TypeForm[object] | None = None,
         timeout: Span | None = None,
         **options: Unpack[SendOptions],
     ) -> Ticket:

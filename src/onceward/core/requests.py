@@ -14,6 +14,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
+from typing_extensions import TypeForm
+
 from onceward.core.send.compose import OutgoingMessage, given_headers
 from onceward.core.send.outbox import Outbox, add_if_possible
 from onceward.errors import (
@@ -38,6 +40,7 @@ from onceward.message.ids import new_id_at, new_token
 from onceward.message.options import (
     MessageOptions,
     SendOptions,
+    asking_options,
     parse_options,
     request_options,
 )
@@ -238,7 +241,7 @@ def _unknown(request: str) -> InvalidArgument:
     return InvalidArgument(f"no request {request} here: never sent from this file, or pruned")
 
 
-def read_reply(ticket_id: str, found: ReplyState, reply: type[T]) -> T:
+def read_reply(ticket_id: str, found: ReplyState, reply: TypeForm[T]) -> T:
     """Return a reply read as *reply*; raise RequestFailed if none will come."""
     if found.frame is None:
         reason = found.reason or "its reply was pruned"
@@ -360,11 +363,11 @@ class HandlerRequests:
         self._adopted[index] = found.id
         return found
 
-    def result(self, request: str, reply: type[T]) -> T:
+    def result(self, request: str, reply: TypeForm[T]) -> T:
         """Return a reply; raise Suspended while it is awaited."""
         return self.gather([request], reply)[0]
 
-    def gather(self, requests: Sequence[str], reply: type[T]) -> list[T]:
+    def gather(self, requests: Sequence[str], reply: TypeForm[T]) -> list[T]:
         """Return the replies to requests; raise Suspended while one is awaited."""
         ended: list[ReplyState | AnswerTimeout] = []
         awaited: list[str] = []
@@ -478,7 +481,7 @@ class WithReplies:
         to: str,
         body: object,
         *,
-        reply: type[object] | None = None,
+        reply: TypeForm[object] | None = None,
         timeout: Span | None = None,
         **options: Unpack[SendOptions],
     ) -> Ticket:
@@ -501,7 +504,7 @@ class WithReplies:
         to: str,
         body: object,
         *,
-        reply: type[T],
+        reply: TypeForm[T],
         timeout: Span = "1h",
         **options: Unpack[SendOptions],
     ) -> T:
@@ -522,7 +525,7 @@ class WithReplies:
             Conflict: an earlier call made another request at this place.
 
         """
-        asked = self._question(to, body, timeout, request_options(options, reply))
+        asked = self._question(to, body, timeout, asking_options(options, reply))
         return self.result(asked, reply=reply)
 
     def _request(
@@ -537,12 +540,13 @@ class WithReplies:
         """Return the ticket of a request that leaves when the call waits for it, or earlier."""
         return self._request(to, body, timeout, options)
 
-    def result(self, ticket: Ticket | str, *, reply: type[T]) -> T:
+    @checked
+    def result(self, ticket: Ticket | str, *, reply: TypeForm[T]) -> T:
         """Return the reply to a ticket of ``request``, or to its id, as ``ask`` does."""
         return self._requests.result(ticket_id(ticket), reply)
 
     @checked
-    def gather(self, tickets: Sequence[Ticket | str], *, reply: type[T]) -> list[T]:
+    def gather(self, tickets: Sequence[Ticket | str], *, reply: TypeForm[T]) -> list[T]:
         """
         Return the replies to tickets of ``request``, in order, once all have ended.
 
@@ -567,7 +571,7 @@ def _open_until(tx: StoreTransaction, request: str) -> Millis | None:
     return int(tx.now + LOOK_AGAIN if deadline_at is None else deadline_at + 1)
 
 
-def _reply(request: str, found: ReplyState | AnswerTimeout, reply: type[T]) -> T:
+def _reply(request: str, found: ReplyState | AnswerTimeout, reply: TypeForm[T]) -> T:
     if isinstance(found, AnswerTimeout):
         raise found
     return read_reply(request, found, reply)

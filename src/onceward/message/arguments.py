@@ -17,8 +17,11 @@ from functools import cache, wraps
 from itertools import chain, cycle
 from typing import Any, Final, ParamSpec, TypeVar
 
+from typing_extensions import TypeForm
+
 from onceward.errors import InvalidArgument
 from onceward.message.names import quoted
+from onceward.message.validators import check_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,10 +48,15 @@ class Accepted:
     types: tuple[type, ...]
     items: Accepted | None = None
     """None: any."""
+    forms: bool = False
+    """Whether it also accepts each type as which a body can be read."""
 
     def check(self, name: str, value: object) -> None:
         """Raise InvalidArgument for a value of another type."""
         if not isinstance(value, self.types):
+            if self.forms:
+                check_type(name, value)
+                return
             told = " or ".join(dict.fromkeys(SPELLED.get(one, one.__name__) for one in self.types))
             msg = f"{name}={quoted(value)} must be {told}"
             raise InvalidArgument(msg)
@@ -107,6 +115,8 @@ def _accepted(hint: Any) -> Accepted | None:
         return _merged([_accepted(part) for part in parts])
     if origin is typing.Literal:  # the call itself knows what to say about another text
         return Accepted(tuple({type(part) for part in parts}))
+    if origin is TypeForm:
+        return Accepted((), forms=True)
     if hint is float:
         return Accepted((float, int))
     found = hint if origin is None else origin
@@ -128,7 +138,8 @@ def _merged(parts: Sequence[Accepted | None]) -> Accepted | None:
     if len(known) < len(parts):
         return None
     items = next((part.items for part in known if part.items is not None), None)
-    return Accepted(tuple(chain.from_iterable(part.types for part in known)), items)
+    found = tuple(chain.from_iterable(part.types for part in known))
+    return Accepted(found, items, forms=any(part.forms for part in known))
 
 
 def _items(value: Collection[object]) -> Iterator[object]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -29,6 +29,7 @@ Body = TypeVar("Body", default=Any)
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 BYTES: Final = "application/octet-stream"
+CONTAINERS: Final = (list, tuple, dict, set, frozenset)
 SAFE_BRACKETS: Final = 190
 """Number of brackets up to which no text is nested too deeply for JSON readers."""
 LONG: Final = 4000
@@ -214,13 +215,13 @@ def canonical(text: str) -> str:
     return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
 
 
-def message_type(model: type) -> str:
+def message_type(model: Any) -> str:
     """Return a message class's wire name: its declared type, else its name in lower case."""
-    try:
-        return getattr(model, "__message_type__", None) or model.__name__.lower()
-    except AttributeError:
+    found = get_args(model)[0] if get_origin(model) is Annotated else get_origin(model) or model
+    if not isinstance(found, type) or (found is not model and found in CONTAINERS):
         msg = f"{quoted(model)} must be a class, or the name of a type"
-        raise InvalidArgument(msg) from None
+        raise InvalidArgument(msg)
+    return getattr(found, "__message_type__", None) or found.__name__.lower()
 
 
 def _refuse_constant(name: str) -> None:

@@ -13,7 +13,7 @@ from onceward.message.frame import Frame
 from onceward.message.names import PriorityName, plain_text, quoted, refuse_options
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import GivenRate, Point, Span, millis, seconds
-from onceward.message.validators import reply_schema
+from onceward.message.validators import check_type, reply_schema
 
 if TYPE_CHECKING:
     from onceward.message.times import Rate
@@ -119,8 +119,11 @@ def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
     return cast("MessageOptions", given)
 
 
-VALUES: Final = (str, bytes, int, float, list, tuple, dict, set, frozenset)
-"""Types of values that are given by mistake in place of a reply's class."""
+def asking_options(given: SendOptions, reply: object) -> MessageOptions:
+    """Return the options of a request whose reply is read at once; see ``request_options``."""
+    if reply is None:
+        check_type("reply", reply)
+    return request_options(given, reply)
 
 
 def request_options(given: SendOptions, reply: object) -> MessageOptions:
@@ -128,12 +131,9 @@ def request_options(given: SendOptions, reply: object) -> MessageOptions:
     Return the options of a request, with the schema of the *reply* that it expects.
 
     Raises:
-        InvalidArgument: *reply* is a value, not a class.
+        InvalidArgument: no reply can be read as *reply*.
 
     """
-    if isinstance(reply, VALUES):
-        msg = f"reply={quoted(reply)} must be a class, such as a model"
-        raise InvalidArgument(msg)
     schema, named = reply_schema(reply), parse_options(given)
     return named if schema is None else {**named, "reply_schema": schema}
 

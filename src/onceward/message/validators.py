@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import isroutine
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -14,6 +15,8 @@ from onceward.errors import InvalidArgument
 from onceward.message.names import quoted
 
 BYTES_AS_BASE64: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+VALUES: Final = (str, bytes, int, float, list, tuple, dict, set, frozenset)
+"""Types of values that are given by mistake in place of a type."""
 SCHEMA_MAX: Final = 8000
 """Maximum characters of a body schema that other agents see."""
 REPLY_SCHEMA_MAX: Final = 4096
@@ -68,11 +71,16 @@ def _adapter(key: Any) -> TypeAdapter[Any]:
 
 
 def check_type(name: str, wanted: Any) -> None:
-    """Raise InvalidArgument for a value that is no type which a body can be read as."""
+    """Raise InvalidArgument for a value that is no type as which a body can be read."""
     try:
+        if wanted is None or isinstance(wanted, VALUES) or isroutine(wanted):
+            raise TypeError("it is a value")  # noqa: TRY301 - told like all others
         adapter(wanted)
     except Exception as error:
-        msg = f"{name}={quoted(wanted)} must be a type that pydantic can validate: {error}"
+        msg = (
+            f"{name}={quoted(wanted)} must be a type as which a body can be read,"
+            f" such as a model or list[int] ({error})"
+        )
         raise InvalidArgument(msg) from error
 
 
@@ -94,12 +102,23 @@ def _body_schema(key: Any) -> dict[str, Any] | None:
 
 
 def reply_schema(wanted: Any) -> str | None:
-    """Return the JSON schema of a reply that must be an object; None for all other types."""
-    return _reply_schema(_key(wanted))
+    """
+    Return the JSON schema of a reply that must be an object; None for all other types.
+
+    Raises:
+        InvalidArgument: no reply can be read as that.
+
+    """
+    try:
+        return _reply_schema(wanted)
+    except TypeError:
+        return _reply_schema(_Unhashable(wanted))
 
 
 @lru_cache(maxsize=1024)
 def _reply_schema(key: Any) -> str | None:
+    if key is not None:
+        check_type("reply", key.wanted if isinstance(key, _Unhashable) else key)
     schema = _body_schema(key)
     if schema is None or schema.get("type") != "object" or not schema.get("properties"):
         return None

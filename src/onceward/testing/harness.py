@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
+from typing_extensions import TypeForm
+
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Accept
@@ -233,7 +235,7 @@ class Harness:
         with self._box.begin() as tx:
             return tx.execute(sql, bindings)
 
-    def sent(self, to: str, model: type[Body] | None = None) -> list[Body]:
+    def sent(self, to: str, model: TypeForm[Body] | None = None) -> list[Body]:
         """
         Return the bodies of all messages that the agent committed for *to*, in order.
 
@@ -265,7 +267,7 @@ class Harness:
             self._trials.pop().undo()
 
 
-def _body(frame: Frame, model: type | None) -> Any:
+def _body(frame: Frame, model: Any) -> Any:
     return decode(frame.data, frame.data_base64, model)
 
 

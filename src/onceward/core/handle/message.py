@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from functools import cached_property, lru_cache, partial
-from types import TracebackType
+from types import NoneType, TracebackType, UnionType
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     Final,
     Generic,
+    Literal,
     NamedTuple,
     Protocol,
     Self,
     TypeVar,
+    Union,
     cast,
+    get_args,
+    get_origin,
 )
 
 from pydantic import BaseModel
+from typing_extensions import is_typeddict
 
 from onceward.core import requests
 from onceward.core.engine.async_face import AsyncFace, OffLoop, awaitable
@@ -51,6 +58,7 @@ from onceward.message.names import plain_text
 from onceward.message.options import reply_options
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import Span, millis
+from onceward.message.validators import check_type
 from onceward.message.vocabulary import (
     HANDLED,
     Dead,
@@ -716,32 +724,50 @@ def type_names(wanted: Any) -> tuple[str, ...] | None:
     Return the wire names for ``receive(wanted)``; None for any.
 
     Raises:
-        InvalidArgument: that is not one type, the name of one, or None.
+        InvalidArgument: that is no type, no name of one, and not None.
 
     """
     try:
-        return _names_of(wanted)
-    except (KeyError, TypeError) as error:
-        msg = f"receive one type, the name of one, or None for all messages, not {wanted!r}"
-        raise InvalidArgument(msg) from error
+        return _cached_names(wanted)
+    except TypeError:  # metadata of Annotated that cannot be hashed
+        return _read_names(wanted)
 
 
-@lru_cache(maxsize=1024)
-def _names_of(wanted: Any) -> tuple[str, ...] | None:
-    if wanted is None:
+def _read_names(wanted: Any) -> tuple[str, ...] | None:
+    if wanted is None or wanted is Any:
         return None
     if isinstance(wanted, str):
         return (plain_text("type", wanted),)
-    if isinstance(wanted, type) and (
-        issubclass(wanted, BaseModel) or hasattr(wanted, "__message_type__") or wanted not in PLAIN
-    ):
-        return (message_type(wanted),)
-    return PLAIN[wanted]
+    check_type("type", wanted)
+    return tuple(dict.fromkeys(_names_of(wanted)))
 
 
-PLAIN: dict[Any, tuple[str, ...]] = {
-    dict: ("json",),
-    list: ("json",),
-    str: ("text",),
-    bytes: ("bytes",),
+_cached_names = lru_cache(maxsize=1024)(_read_names)
+
+
+def _names_of(wanted: Any) -> Iterator[str]:
+    """Yield the wire names of the bodies that fit a type."""
+    origin, parts = get_origin(wanted), get_args(wanted)
+    kind = origin or wanted
+    if origin is Annotated:
+        yield from _names_of(parts[0])
+    elif origin in {Union, UnionType}:
+        for part in parts:
+            yield from _names_of(part)
+    elif origin is Literal:
+        for value in parts:
+            yield from _names_of(type(value))
+    elif isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind)):
+        yield message_type(wanted)
+    elif kind in PLAIN or origin is not None or is_typeddict(kind):
+        yield PLAIN.get(kind, "json")
+    else:
+        yield message_type(wanted)
+
+
+PLAIN: Final[dict[Any, str]] = {
+    str: "text",
+    bytes: "bytes",
+    **dict.fromkeys((dict, list, tuple, set, frozenset, int, float, bool, NoneType), "json"),
 }
+"""The wire names of bodies without a class of their own."""

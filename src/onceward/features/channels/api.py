@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from typing_extensions import TypeForm
+
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import LeasedMessage
@@ -366,7 +368,7 @@ class Channel:
         """
         return self._leases.detach(message._message._lease)
 
-    def attach(self, handle: str, type: type[Body] | str | None = None) -> Message[Body]:
+    def attach(self, handle: str, type: TypeForm[Body] | str | None = None) -> Message[Body]:
         """
         Return a message that was detached, in any process of this agent.
 
@@ -383,7 +385,11 @@ class Channel:
     # -- reading ----------------------------------------------------------------------------
 
     def receive(
-        self, type: type[Body] | str | None = None, timeout: Span = 0.0, *, topics: Topics = None
+        self,
+        type: TypeForm[Body] | str | None = None,
+        timeout: Span = 0.0,
+        *,
+        topics: Topics = None,
     ) -> Message[Body] | None:
         """
         Lease this agent's next message of the channel; return None if there is none.
@@ -405,7 +411,7 @@ class Channel:
         )
 
     def messages(
-        self, type: type[Body] | str | None = None, timeout: Span | None = None
+        self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> Iterator[Message[Body]]:
         """
         Yield messages as they arrive.

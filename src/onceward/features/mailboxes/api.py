@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack
 
+from typing_extensions import TypeForm
+
 from onceward.core.block import BlockOpener, Transaction
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.message import Consumer, Message, type_names
@@ -248,7 +250,7 @@ class Mailbox(MailboxFields):
     def lease(
         self,
         group: str,
-        type: type[Body] | str | None = None,
+        type: TypeForm[Body] | str | None = None,
         *,
         limit: int = 1,
         timeout: Span | None = 0.0,
@@ -268,7 +270,7 @@ class Mailbox(MailboxFields):
     def receive(
         self,
         group: str,
-        type: type[Body] | str | None = None,
+        type: TypeForm[Body] | str | None = None,
         *,
         timeout: Span | None = 0.0,
         start: Where = EARLIEST,
