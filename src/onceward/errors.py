@@ -51,13 +51,25 @@ message says what to do.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, cast
 
 
 class OncewardError(Exception):
     """Base class of every error of the package; its message says what to do."""
 
     retryable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to pickle and copy it, with its attributes."""
+        _, *rest = cast("tuple[Any, ...]", super().__reduce__())
+        return _made_again, (type(self), *rest[:1]), *rest[1:]
+
+
+def _made_again(kind: type[OncewardError], args: tuple[object, ...]) -> OncewardError:
+    """Return an error whose attributes are set afterwards; ``__init__`` may want other values."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class InvalidArgument(OncewardError, ValueError):
