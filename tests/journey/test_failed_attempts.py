@@ -44,6 +44,41 @@ def test_a_failed_call_leaves_its_traceback(tmp_path: Path) -> None:
     assert took >= 0
 
 
+def test_a_message_has_its_failures(tmp_path: Path) -> None:
+    """By its id, a program finds what the command shows: errors, tracebacks, death and replays."""
+    clock = ManualClock()
+    controls, agent = Controls(clock=clock), _failing(KeyError("cents"))
+    path = tmp_path / "crm.db"
+    with Postbox(path, agent=agent, start=False, testing=controls, handler_retries=1) as box:
+        sent = box.send("crm", {}, type="order")
+        box.run_until_idle()
+        tried = box.message(sent)
+        clock.advance(3600)
+        box.run_until_idle()
+        dead = box.message(sent)
+        [letter] = box.dead_letters.list()
+        box.dead_letters.replay(sent)
+        replayed = box.message(sent)
+
+    assert tried is not None
+    assert dead is not None
+    assert replayed is not None
+    assert ("KeyError: 'cents'", None, 0) == (tried.last_error, tried.dead_at, tried.replays)
+    assert [1] == [each.attempt for each in tried.failed_attempts]
+    assert "raise error" in tried.failed_attempts[0].trace
+    assert (letter, letter.dead_at, letter.last_error, 2) == (
+        dead.record,
+        dead.dead_at,
+        dead.last_error,
+        len(dead.failed_attempts),
+    )
+    assert (1, None, "KeyError: 'cents'") == (
+        replayed.replays,
+        replayed.dead_at,
+        replayed.last_error,
+    )
+
+
 def test_the_worker_of_a_failed_call_is_named(tmp_path: Path) -> None:
     """By the name of the lease, which other pages show, too."""
     with Postbox(tmp_path / "crm.db", agent=_failing(KeyError("cents")), start=False) as box:

@@ -301,6 +301,12 @@ def discard(tx: StoreTransaction, seq: int) -> bool:
     return bool(gone)
 
 
+def of_id(db: Database, message_id: str) -> list[DeadLetter]:
+    """Return the dead letters of one id, oldest first."""
+    conditions = dict.fromkeys(("reason", "origin", "peer", "session", "before", "type"))
+    return find(db, {**conditions, "id": message_id}, limit=-1)
+
+
 def find(
     db: Database, conditions: Mapping[str, Any], topic: str | None = None, *, limit: int
 ) -> list[DeadLetter]:

@@ -68,3 +68,17 @@ class Transition:
     from_state: str | None
     to_state: str
     reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """A call of the handler of a message that raised."""
+
+    seq: int
+    attempt: int
+    worker: str
+    error: str
+    trace: str
+    took: float | None
+    """Seconds of the call."""
+    failed_at: Millis

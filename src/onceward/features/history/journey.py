@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from onceward.core import dead_letters
+from onceward.core.dead_letters import DeadLetter
 from onceward.features.history import history
 from onceward.file.database import Database
 from onceward.file.handler_work import handled
-from onceward.file.sql_parts import columns
+from onceward.file.sql_parts import columns, senders
 from onceward.message.clock import Millis
-from onceward.message.handler_work import StepInfo, StreamInfo, Transition
+from onceward.message.handler_work import (
+    Acknowledgment,
+    FailedAttempt,
+    StepInfo,
+    StreamInfo,
+    Transition,
+)
 from onceward.message.record import MessageRecord
 
 
@@ -38,11 +46,29 @@ class Journey:
     """The steps of its handler that are stored, in their order."""
     streams: tuple[StreamInfo, ...] = ()
     """The output of its handler, by stream."""
+    failed_attempts: tuple[FailedAttempt, ...] = ()
+    """The last calls of its handler that raised, with their tracebacks."""
+    acknowledgments: tuple[Acknowledgment, ...] = ()
+    """The latest acknowledgment of each recipient."""
+    replays: int = 0
+    """How often it was replayed as a dead letter."""
 
     @property
     def record(self) -> MessageRecord:
         """The message in its latest place: as a dead letter, else as received, else as sent."""
         return self.records[-1]
+
+    @property
+    def last_error(self) -> str | None:
+        """Its error as a dead letter, else that of its last failed attempt; None without one."""
+        if isinstance(self.record, DeadLetter):
+            return self.record.last_error
+        return self.failed_attempts[-1].error if self.failed_attempts else None
+
+    @property
+    def dead_at(self) -> Millis | None:
+        """When it became a dead letter; None if it is none."""
+        return self.record.dead_at if isinstance(self.record, DeadLetter) else None
 
 
 PROCESSED: Final = f"""
@@ -51,16 +77,36 @@ SELECT {columns(DedupRecord)} FROM onceward_processed_messages WHERE id = ? ORDE
 TRANSITIONS: Final = f"""
 SELECT {columns(Transition)} FROM onceward_transitions WHERE id = ? ORDER BY seq
 """
+FAILED: Final = f"""
+SELECT {columns(FailedAttempt)} FROM onceward_failed_attempts WHERE message_id = ? ORDER BY seq
+"""
+ACKNOWLEDGED: Final = f"""
+SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id = ?
+"""
+REPLAYS: Final = f"""{senders("_onceward_inbox")}
+SELECT replays FROM _onceward_outbox WHERE id = :id
+ UNION ALL
+SELECT b.replays FROM senders AS s JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
+ UNION ALL
+SELECT replays FROM _onceward_dead_letters WHERE id = :id
+"""
 
 
 def find(db: Database, message_id: str) -> Journey | None:
     """Return the journey of a message; None if the file has no message of this id."""
-    records = history.of_id(db, message_id)
+    stored = [each for each in history.of_id(db, message_id) if each.state != "dead"]
+    records = [*stored, *dead_letters.of_id(db, message_id)]
     if not records:
         return None
+    one = (message_id,)
+    steps, streams = handled(db.ask, message_id, records[-1].session)
     return Journey(
-        tuple(records),
-        tuple(DedupRecord(*row) for row in db.ask(PROCESSED, (message_id,))),
-        tuple(Transition(*row) for row in db.ask(TRANSITIONS, (message_id,))),
-        *handled(db.ask, message_id, records[-1].session),
+        records=tuple(records),
+        processed=tuple(DedupRecord(*row) for row in db.ask(PROCESSED, one)),
+        transitions=tuple(Transition(*row) for row in db.ask(TRANSITIONS, one)),
+        steps=steps,
+        streams=streams,
+        failed_attempts=tuple(FailedAttempt(*row) for row in db.ask(FAILED, one)),
+        acknowledgments=tuple(Acknowledgment(*row) for row in db.ask(ACKNOWLEDGED, one)),
+        replays=max(replays for (replays,) in db.ask(REPLAYS, {"id": message_id})),
     )

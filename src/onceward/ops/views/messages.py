@@ -9,7 +9,13 @@ from typing import Final
 from onceward.file.handler_work import handled
 from onceward.file.sql_parts import columns, senders
 from onceward.message.clock import Millis
-from onceward.message.handler_work import Acknowledgment, StepInfo, StreamInfo, Transition
+from onceward.message.handler_work import (
+    Acknowledgment,
+    FailedAttempt,
+    StepInfo,
+    StreamInfo,
+    Transition,
+)
 from onceward.ops.views.asking import (
     HIGHEST,
     Source,
@@ -86,20 +92,6 @@ class Processed:
     session: str
     state: str
     ended_at: Millis
-
-
-@dataclass(frozen=True, slots=True)
-class FailedAttempt:
-    """A call of the handler of a message that raised."""
-
-    seq: int
-    attempt: int
-    worker: str
-    error: str
-    trace: str
-    took: float | None
-    """Seconds of the call."""
-    failed_at: Millis
 
 
 @dataclass(frozen=True, slots=True)
