@@ -175,7 +175,11 @@ class StoreClosed(StoreError):
 
 
 class ForkedProcess(StoreClosed):
-    """The file was open when the process forked: spawn child processes, or fork before opening."""
+    """
+    The file was open when the process forked: spawn child processes, or fork before opening.
+
+    Or a thread of the parent was inside SQLite at the fork, so that the child can open no file.
+    """
 
 
 class SendError(OncewardError):

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,42 @@ def test_the_web_application_of_the_page_works(
 
     assert (202, first) == (first[0], second)
     assert (200, 503) == (ready[0], paused[0])
+
+
+PRELOADED = """
+import os, runpy
+import shop
+hooks = runpy.run_path("gunicorn.conf.py")
+if os.fork() == 0:
+    hooks["post_fork"](None, None)
+    shop.box().send("billing", 1)
+    shop.box().flush()
+    hooks["worker_exit"](None, None)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_server_that_forks_opens_the_postbox_in_each_worker(tmp_path: Path) -> None:
+    """The hooks of the page open it after the fork, and close it: the message is in its file."""
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    for name, text in re.findall(r"```python (shop|gunicorn\.conf)\.py\n(.*?)```", page, re.DOTALL):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    (tmp_path / "home").mkdir()
+    with Postbox(tmp_path / "home" / "billing.db", agent="billing", start=False) as billing:
+        done = subprocess.run(
+            [sys.executable, "-c", PRELOADED],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        got = billing.receive()
+
+    assert ("0\n", "") == (done.stdout, done.stderr)
+    assert got is not None
+    assert 1 == got.body
 
 
 async def ask(app: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:

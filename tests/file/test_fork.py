@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from onceward.file.owner_lock import OwnerLock
+
 PROGRAM = """
 import json, os, sys, warnings
 from pathlib import Path
@@ -152,3 +156,213 @@ def test_a_lock_that_a_thread_holds_at_the_fork_stops_no_child(tmp_path: Path) -
         timeout=60,
     )
     assert ("0\n", "") == (done.stdout, done.stderr)
+
+
+CODES = {"exit": 3, "raise": 1, "exec": 1, "leave": 4, "return": 0, "double": 0, "process": 0}
+"""The exit code of a child, by its ending; one that goes on with a transaction raises."""
+HANDLERS = (
+    "function", "written", "around", "coroutine", "step of a coroutine", "batch", "run", "caller",
+)  # fmt: skip
+BLOCKS = ("step", "block", "async block")
+ENDINGS = [
+    *((place, "return") for place in (*HANDLERS, *BLOCKS)),
+    *((place, "exit") for place in (*HANDLERS, *BLOCKS, "main")),
+    *(
+        (place, ending)
+        for place in ("function", "written", "block")
+        for ending in ("raise", "exec", "leave", "double", "process", "pool")
+    ),
+    *((place, "process") for place in ("coroutine", "batch", "run", "async block", "main")),
+]
+
+
+@pytest.mark.parametrize(("place", "ending"), ENDINGS)
+def test_a_child_leaves_the_middle_of_a_program(tmp_path: Path, place: str, ending: str) -> None:
+    """
+    Every verb says that the child is one, and the child ends as a program does.
+
+    Its parent handles each message once, and loses nothing that it has acknowledged.
+    """
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("fork_program.py")), tmp_path, place, ending],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    lines = [json.loads(each) for each in (tmp_path / "told").read_text("utf-8").splitlines()]
+    told = dict(lines)
+    left, code = told.pop("left", done.stderr), told.pop("code", 0)
+
+    assert {"ForkedProcess"} == set(told.values()), told
+    assert [[0, 1, 2, 3, 4], True, 0, [], "ok"] == left
+    raises = place in BLOCKS and ending in {"return", "double"}
+    assert (1 if raises else CODES.get(ending, 0)) == code, done.stderr
+
+
+HOME = """
+import json, os, sys, threading, warnings
+from pathlib import Path
+from onceward import Agent, Context, Postbox
+
+warnings.simplefilter("ignore")
+folder, load = Path(sys.argv[1]), sys.argv[2]
+stop, answered = threading.Event(), threading.Event()
+agent = Agent("a")
+
+
+@agent.on("hello")
+def hello(name: str, ctx: Context) -> None:
+    ctx.send(name, "hello", type="echo")
+
+
+@agent.on("fork")
+async def fork_here(_: int) -> None:
+    fork()
+    answered.set()
+
+
+def child(name: str) -> None:
+    told, heard = {}, threading.Event()
+    mine = Agent(name)
+
+    @mine.on("echo")
+    def echo(_: str) -> None:
+        heard.set()
+
+    try:
+        with Postbox(folder / f"{name}.db", agent=mine) as box:
+            told["agents"] = {"a", "c"} <= {each.name for each in box.agents.list()}
+            box.send("a", name, type="hello")
+            told["heard"], told["left"] = heard.wait(30), box.flush(timeout=30)
+    except BaseException as error:
+        told["error"] = repr(error)
+    (folder / f"{name}.json").write_text(json.dumps(told))
+
+
+def fork() -> None:
+    for name in ("x", "y", "z"):
+        if os.fork() == 0:
+            child(name)
+            os._exit(0)
+    for _ in range(3):
+        os.wait()
+
+
+def work(n: int) -> None:
+    while not stop.is_set():
+        if n == 0:
+            box.send("c", 1)
+        elif n == 1:
+            box.query("SELECT count(*) FROM onceward_outbox")
+        else:
+            with Postbox(folder / f"d{n}.db", agent=f"d{n}", start=False) as other:
+                other.send("c", 1)
+
+
+box = Postbox(folder / "a.db", agent=agent, hold_unknown=True)
+Postbox(folder / "c.db", agent="c")
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4 if load == "busy" else 0)]
+for each in threads:
+    each.start()
+if load == "handler":
+    box.send("a", 1, type="fork")
+    answered.wait(100)
+else:
+    fork()
+stop.set()
+for each in threads:
+    each.join()
+print([str(each) for each in box.file.check()])
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("load", ["idle", "busy", "handler"])
+def test_a_child_opens_another_agent_as_any_process(tmp_path: Path, load: str) -> None:
+    """
+    It is registered, finds the agents of its home, and exchanges messages with its parent's.
+
+    Threads of the parent that read, write, open and close files do not stop it.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", HOME, tmp_path, load],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    told = [json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in "xyz"]
+
+    assert [{"agents": True, "heard": True, "left": 0}] * 3 == told
+    assert ("[]\n", "") == (done.stdout, done.stderr)
+
+
+INSIDE = """
+import os, sys, threading, warnings
+import apsw
+from onceward import Postbox
+from onceward.errors import ForkedProcess
+from onceward.file import forks
+
+warnings.simplefilter("ignore")
+forks.PATIENCE = 0.0
+box = Postbox(sys.argv[1] + "/a.db", agent="a")
+other, inside, done = apsw.Connection(":memory:"), threading.Event(), threading.Event()
+other.create_scalar_function("hang", lambda: inside.set() or done.wait())
+thread = threading.Thread(target=lambda: other.execute("SELECT hang()").fetchall())
+thread.start()
+inside.wait()
+if os.fork() == 0:
+    try:
+        Postbox(sys.argv[1] + "/b.db", agent="b")
+    except ForkedProcess as error:
+        os._exit(0 if "forkserver" in str(error) else 1)
+    os._exit(2)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+done.set()
+thread.join()
+box.close()
+"""
+
+
+def test_a_thread_that_stays_inside_sqlite_hangs_no_child(tmp_path: Path) -> None:
+    """A mutex that the thread holds stays locked in the child: opening a file says so."""
+    done = subprocess.run(
+        [sys.executable, "-c", INSIDE, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ("0\n", "") == (done.stdout, done.stderr)
+
+
+OUTLIVES = """
+import os, sys
+from onceward import Postbox
+
+box = Postbox(sys.argv[1], agent="a")
+if os.fork() == 0:
+    os.close(1)
+    sys.stdin.read()
+    os._exit(0)
+os._exit(0)
+"""
+
+
+def test_a_child_keeps_no_lock_of_a_parent_that_has_ended(tmp_path: Path) -> None:
+    """The next process is the first one of the file, although the child still runs."""
+    parent = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", OUTLIVES, tmp_path / "a.db"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    with parent.stdin, parent.stdout:
+        assert (0, b"") == (parent.wait(60), parent.stdout.read())
+        lock = OwnerLock(tmp_path / "a.db", patience=0.0)
+        lock.close()
+
+    assert lock.exclusive

@@ -765,6 +765,8 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         if self._opened is None:
             return
         box, bridge = self._opened
+        if box._db.is_inherited:  # a forked child has none of the threads, and no running loop
+            return
         try:
             await _to_its_end(lambda: box.close(timeout))
         finally:

@@ -30,6 +30,7 @@ from onceward.file.group_commit import HELD
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import monotonic
+from onceward.transports.network.event_loop import renewed_by_forks
 
 T = TypeVar("T")
 
@@ -78,6 +79,7 @@ class AsyncBridge:
 
     def __init__(self, db: Database, loop: asyncio.AbstractEventLoop) -> None:
         self._db, self._loop = db, loop
+        renewed_by_forks(loop)
         self._tick: list[PendingCall] = []
         self.closed = False
         self._queue: SimpleQueue[list[PendingCall] | None] = SimpleQueue()
@@ -100,13 +102,14 @@ class AsyncBridge:
 
     def _check(self) -> None:
         """Raise StoreClosed if the bridge is closed: a call would wait forever."""
-        if self.closed:
+        if self.closed or self._db.writer.queue.closed:
+            self._db.writer.queue.check()
             raise StoreClosed("the postbox is closed: open it again")
 
     async def _submit(self, work: Callable[[], T], *, joins: bool) -> T:
+        self._check()
         if self.in_transaction:
             return await self.in_block(work)
-        self._check()
         # logs and traces know the task by its context
         call = PendingCall(carried(work), UncancellableFuture(loop=self._loop), joins)
         if not self._tick:
@@ -124,6 +127,7 @@ class AsyncBridge:
     @asynccontextmanager
     async def block(self) -> AsyncIterator[StoreTransaction]:
         """Open a transaction block for the running task, or join the one it has open."""
+        self._check()
         if self.in_transaction:
             async with self._on_block_thread() as tx:
                 yield tx
@@ -220,9 +224,11 @@ class AsyncBridge:
         try:
             yield tx
         except BaseException as error:
-            if not await self._exit(block, error):
+            if self._db.is_inherited or not await self._exit(block, error):
                 raise
         else:
+            if self._db.is_inherited:
+                self._check()
             await self._exit(block, None)
 
     async def _exit(self, block: Any, error: BaseException | None) -> bool:

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
-from threading import Lock
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
@@ -42,7 +41,7 @@ from onceward.core.send import sent
 from onceward.core.send.compose import Composer
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
-from onceward.file import descriptors
+from onceward.file import descriptors, file_checks, forks, open_files
 from onceward.file.database import Database
 from onceward.file.directory import (
     DirectoryCache,
@@ -173,13 +172,14 @@ class Postbox(Session, EventSource):
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
         descriptors.table.forget()  # a program may have opened the file a moment ago
+        open_files.refuse_inherited(file_checks.canonical(path))
         self._db = Database.open(
             path, agent=name, settings=self._settings, clock=controls.clock, vfs=controls.vfs,
             mode="existing" if name is None else "create",
         )  # fmt: skip
         self._rng = controls.rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
-        self._lock, self._closed, self._loop = Lock(), False, loop
+        self._lock, self._closed, self._loop = forks.new_lock(), False, loop
         self._close_within = self._settings.stop_timeout
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=controls.vfs)
         with ExitStack() as parts:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
-from threading import RLock, Thread
-from typing import TYPE_CHECKING, Final, NoReturn
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from onceward.api.features import STORING, judging
 from onceward.core.accept.accept import Receiver
@@ -25,7 +25,7 @@ from onceward.core.deliver.transport import (
     TransportContext,
 )
 from onceward.errors import InvalidArgument, Unreachable
-from onceward.file import file_checks, open_files
+from onceward.file import file_checks, forks, open_files
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryHandle
 from onceward.message.error_text import error_text
@@ -93,7 +93,7 @@ class TransportRouter:
         self._factories: dict[str, MakeTransport] = {}
         self._failed: dict[str, str] = {}
         """By scheme: why the last try to make its transport failed."""
-        self._making: dict[str, RLock] = {}
+        self._making: dict[str, Any] = {}
         """By scheme: lock that is held while its transport is made, which may hang."""
         for scheme, given in (transports or {}).items():
             if isinstance(given, Transport) and not isinstance(given, type):
@@ -220,7 +220,8 @@ class TransportRouter:
         made = self._transports.get(scheme)
         if made is not None:
             return made
-        making, limit = self._making.setdefault(scheme, RLock()), self._settings.deliver_timeout
+        limit = self._settings.deliver_timeout
+        making = self._making.setdefault(scheme, forks.new_rlock())
         if not making.acquire(timeout=limit):  # so that the carriers of its peers come back
             why = f"another thread has been making it for {limit} s"
             self._failed[scheme] = f"the transport for {scheme} cannot be made: {why}"

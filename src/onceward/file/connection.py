@@ -29,6 +29,7 @@ from onceward.errors import (
     StoreFault,
     StoreFull,
 )
+from onceward.file import forks
 from onceward.file.file_checks import canonical, descriptors_left, files_limit
 from onceward.message.clock import monotonic
 from onceward.message.names import quoted
@@ -109,14 +110,17 @@ def connect(
 
     """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
+    forks.refuse_if_stuck(path)
     con = None
     try:
-        con = apsw.Connection(
-            f"file:{quote(str(path))}{'?immutable=1' if immutable else ''}",
-            flags | apsw.SQLITE_OPEN_URI,
-            vfs=vfs,
-            statementcachesize=statements,
-        )
+        with forks.opening_or_closing():
+            con = apsw.Connection(
+                f"file:{quote(str(path))}{'?immutable=1' if immutable else ''}",
+                flags | apsw.SQLITE_OPEN_URI,
+                vfs=vfs,
+                statementcachesize=statements,
+            )
+        forks.adopt(con, path)
         if not readonly and con.readonly("main"):
             _refuse_readonly(path)
         con.set_busy_handler(patience)
@@ -136,7 +140,7 @@ def connect(
 def close(con: apsw.Connection | None) -> None:
     """Close a connection; ignore errors of the disk, because commits are in the WAL."""
     if con is not None:
-        with suppress(apsw.Error):
+        with suppress(apsw.Error), forks.opening_or_closing():
             con.close(force=True)
 
 

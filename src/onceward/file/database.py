@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, TypeVar
 
 import apsw
@@ -28,6 +28,7 @@ from onceward.file import (
     descriptors,
     file_checks,
     foreign_library,
+    forks,
     identity,
     migrations,
     open_files,
@@ -147,7 +148,7 @@ class Database:
         self.path, self.clock, self.vfs = path, clock, vfs
         self._settings, self._expected_agent = settings, agent
         self._timeout_was_given = "busy_timeout" in settings.model_fields_set
-        self._pid, self.users = os.getpid(), 0
+        self.users = 0
         self.closing = False
         """Whether its last user has closed it: another opening waits until the file is closed."""
         self._openings, self._migrated = 0, False
@@ -158,7 +159,7 @@ class Database:
         self.max_inbox, self.max_body = settings.max_inbox, settings.max_body
         self.durability: Durability = settings.durability
         self.busy_handler, self._read_busy_handler = BusyHandler(), BusyHandler()
-        self._reading = Lock()
+        self._reading = forks.new_lock()
         self._con: apsw.Connection | None = None
         self.readers = readers.ReaderPool(self._connect_reader)
         """Connections for callers, whose reads may be slow: engines do not wait for them."""
@@ -231,11 +232,8 @@ class Database:
         if key is None and mode != "create":
             msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
             raise StoreUnusable(msg)
-        if key in open_files.inherited:
-            raise ForkedProcess(
-                f"{real} was open when this process forked:"
-                " start children by spawn, or fork before opening"
-            )
+        if key in forks.lost:
+            raise ForkedProcess(open_files.INHERITED.format(real))
         if key is not None:
             return key
         open_files.create(real, allow_network=settings.network_filesystem)
@@ -593,7 +591,7 @@ class Database:
         if self.writer._owner == get_ident():
             return self._read_inside(sql, bindings)
         queue = self.writer.queue
-        if queue.closed or os.getpid() != self._pid:
+        if queue.closed:
             queue.check()
         if self._con is None:
             self._recover_to_read()
@@ -617,6 +615,8 @@ class Database:
                 try:
                     con = self._reader
                     if queue.taken:
+                        if forks.forking:
+                            forks.pause()
                         self._reader_needed_at = monotonic()
                     elif con is None and queue.enter_if_free(turn):
                         con, self.busy_handler.deadline = self._con, deadline
@@ -836,11 +836,26 @@ class Database:
     @property
     def is_inherited(self) -> bool:
         """Whether this process is a child, by fork, of the one that opened the file."""
-        return os.getpid() != self._pid
+        return self.writer.queue.inherited
 
     def connections(self) -> tuple[apsw.Connection | None, ...]:
-        """Return the handles that a forked child must leave alone."""
+        """Return the handles that are open or lent."""
         return self._con, self._reader, *self.readers.connections()
+
+    def hold(self, until: float, later: forks.Later) -> None:
+        """Take the turn to write before a fork, by a time; *later* gives it back."""
+        if not self.writer.held:
+            request: WriteRequest[Any] = WriteRequest(None)
+            later(partial(self.writer.queue.leave, request))
+            with suppress(OncewardError):
+                self.writer.queue.enter(request, max(0.0, until - monotonic()))
+
+    def leave_to_the_parent(self) -> None:
+        """Forget the connections, in a forked child."""
+        self.writer.leave_to_the_parent()
+        self.readers.leave_to_the_parent()
+        self._con = self._reader = None
+        self.notifier.leave_to_the_parent()
 
 
 def _named(cursor: apsw.Cursor) -> list[Row]:

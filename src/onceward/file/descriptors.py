@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from onceward.file import forks
 from onceward.file.file_checks import FileKey, file_key
 from onceward.message.clock import monotonic
 
@@ -148,6 +149,11 @@ class DescriptorTable:
         for key in keys:
             self._ours.pop(key, None)
 
+    def leave_to_the_parent(self) -> None:
+        """Forget all descriptors, in a forked child, which has closed some of them."""
+        self.forget()
+        self._ours.clear()
+
     def _numbers_of(self, key: FileKey, scan: _Scan) -> Iterable[int]:
         held, ours = scan.held.get(key, ()), self._ours.get(key)
         return held if ours is None else (*held, ours)
@@ -176,6 +182,4 @@ def _key(number: int) -> FileKey | None:
 table: Final = DescriptorTable()
 """The descriptors of this process."""
 
-if hasattr(os, "register_at_fork"):
-    # a child may close what it inherited
-    os.register_at_fork(after_in_child=table._ours.clear)
+forks.in_child(table.leave_to_the_parent)

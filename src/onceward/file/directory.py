@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Lock, RLock
 from typing import Any, Final, NoReturn, TypeVar
 
 import apsw
@@ -24,7 +23,7 @@ from onceward.errors import (
     StoreCorrupt,
     StoreError,
 )
-from onceward.file import file_checks, migrations, open_files
+from onceward.file import file_checks, forks, migrations, open_files
 from onceward.file.connection import close, connect
 from onceward.file.database import Database
 from onceward.file.group_commit import ReplacedFileDetector
@@ -175,7 +174,7 @@ class DirectoryHandle:
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self._db, self._settings = db, settings
-        self._lock = RLock()
+        self._lock = forks.new_rlock()
         self._open: DirectoryDatabase | None = None
         self._closed = False
 
@@ -215,7 +214,7 @@ class OpenAgentFiles:
     def __init__(self, db: Database, settings: Settings, file_of: FileOf) -> None:
         self._db, self._settings, self._file_of = db, settings, file_of
         self._opened: dict[str, Database] = {}
-        self._lock = Lock()
+        self._lock = forks.new_lock()
 
     def file(self, agent: str) -> Database | None:
         """Return the open file of an agent of the home, including our own, or None."""
@@ -451,7 +450,7 @@ class DirectoryCache:
 
     def __init__(self, home: DirectoryHandle, db: Database) -> None:
         self.home, self._db = home, db
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._version: int | None = None
         self._seen = _Snapshot()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from onceward.errors import InvalidArgument, NetworkFilesystem, ReadOnlyStore, StoreUnusable
+from onceward.file import forks
 from onceward.message.clock import monotonic
 from onceward.message.ids import new_token
 
@@ -195,10 +196,8 @@ def _only_unreaped(pid: int) -> bool:
 
 _own_process_id = lru_cache(maxsize=1)(_process_id_of)
 """A process keeps its mark while it lives; reading it takes a tenth of the time to open a file."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        after_in_child=_own_process_id.cache_clear
-    )  # a child may get the number of an ancestor that has ended
+# a child may get the number of an ancestor that has ended
+forks.in_child(_own_process_id.cache_clear)
 
 
 def is_dead(owner: str) -> bool:

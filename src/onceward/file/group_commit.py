@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
 from onceward.errors import (
     Busy,
@@ -26,6 +26,7 @@ from onceward.errors import (
     StoreError,
     StoreFault,
 )
+from onceward.file import forks
 from onceward.file.connection import CLOSED_ERRORS
 from onceward.file.file_checks import FileKey, file_key
 from onceward.file.transaction import (
@@ -56,14 +57,27 @@ HELD: Final = (
 INTERRUPTED: Final = "the thread that committed for the others was interrupted twice"
 TAKEN: Final = "the postbox was closed while this transaction was open: it was rolled back"
 CLOSED: Final = "the postbox is closed: open it again"
-FORKED: Final = (
-    "this postbox was opened before fork(): "
-    "open it in processes started by spawn, or fork before opening"
-)
+
+
+class _OfTheParent:
+    """Stand in a forked child for the connection of its parent, and for a statement on it."""
+
+    in_transaction = False
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise ForkedProcess(forks.FORKED)
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        raise ForkedProcess(forks.FORKED)
+
+
+OF_THE_PARENT: Final[Any] = _OfTheParent()
 
 
 def ended(tx: StoreTransaction) -> StoreError:
     """Return the error for a statement in a transaction that has ended."""
+    if tx.handle is OF_THE_PARENT:
+        return ForkedProcess(forks.FORKED)
     return StoreClosed(TAKEN) if tx.closed else StoreFault(ENDED)
 
 
@@ -193,10 +207,10 @@ class WriteQueue:
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        self.closed = False
+        self.closed = self.inherited = False
         self.interrupt: BaseException | None = None
         """A deferred interrupt of this thread, raised at the end of the turn."""
-        self._mutex = Lock()
+        self._mutex = forks.new_lock()
         self._queue: deque[WriteRequest[Any]] = deque()
         self._batch: list[WriteRequest[Any]] = []
         """Requests whose work is done in this turn."""
@@ -204,7 +218,6 @@ class WriteQueue:
         """Requests that wait for the turn of another thread and take none themselves."""
         self.taken = False
         """Whether a thread has the turn."""
-        self._pid = os.getpid()
 
     @property
     def waiting(self) -> int:
@@ -242,7 +255,7 @@ class WriteQueue:
 
         ``leave`` must follow, even if this raises.
         """
-        if self.closed or os.getpid() != self._pid:
+        if self.closed:
             self.check()
         timeout = self.timeout if within is None else within
         deadline = monotonic() + timeout
@@ -275,10 +288,12 @@ class WriteQueue:
 
     def check(self) -> None:
         """Raise ForkedProcess or StoreClosed if the file may no longer be used."""
-        if os.getpid() != self._pid:
-            raise ForkedProcess(FORKED)
         if self.closed:
-            raise StoreClosed(CLOSED)
+            raise ForkedProcess(forks.FORKED) if self.inherited else StoreClosed(CLOSED)
+
+    def leave_to_the_parent(self) -> None:
+        """Refuse all requests: this process is a forked child."""
+        self.closed = self.inherited = True
 
     def _abandon(self, request: WriteRequest[Any]) -> None:
         """Leave the queue on an interrupt; ``leave`` passes on a turn that came in between."""
@@ -511,6 +526,17 @@ class Writer:
         self._execute = None if handle is None else handle.cursor().execute
         self.handle = handle
 
+    def leave_to_the_parent(self) -> None:
+        """Take all writes from a forked child: its parent ends the open transaction."""
+        self.queue.leave_to_the_parent()
+        self.thread_transactions.hosts.clear()
+        if self._tx is not None:
+            self._tx.leave_to_the_parent(OF_THE_PARENT)
+        if self._host is not None:  # its block has nothing to undo, and no turn to pass on
+            self._host.is_leader, self._host.done = False, True
+        self._owner = 0
+        self.use(None)
+
     @property
     def held(self) -> bool:
         """Whether this thread has an open transaction."""
@@ -687,7 +713,7 @@ class Writer:
         host: WriteRequest[Any] = self._host  # type: ignore[assignment]  # set by begin
         tx: StoreTransaction = self._tx  # type: ignore[assignment]  # set by begin
         try:
-            if self.queue.closed:
+            if self.queue.closed and not self.queue.inherited:
                 raise StoreClosed(TAKEN)
             if not tx.alive:
                 raise ended(tx)

@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Final, Literal
 
-from onceward.file import open_files
+from onceward.file import forks, open_files
 from onceward.file.file_checks import file_key
 from onceward.file.process_socket import ProcessSocket, datagram, forget_link, process_socket
 from onceward.message.clock import monotonic
@@ -49,7 +48,7 @@ class Notifier:
 
     def __init__(self, path: Path) -> None:
         self._listeners: dict[Direction, tuple[Callable[[], None], ...]] = {"out": (), "in": ()}
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._folder = _folder(path)
         if self._folder is not None:
             with suppress(OSError):
@@ -236,6 +235,13 @@ class Notifier:
             with suppress(OSError):
                 os.unlink(name)
 
+    def leave_to_the_parent(self) -> None:
+        """Close the sockets in a forked child: notices to a parent that has ended must fail."""
+        for sock in self._sockets.values():
+            sock.close()
+        self._closed, self._folder = True, None
+        self._listeners, self._sockets, self._links = {"out": (), "in": ()}, {}, {}
+
     def _bind(self, side: Direction) -> None:
         """Bind this process's socket of *side*, if the platform has one."""
         if self._folder is None:
@@ -279,17 +285,15 @@ def _send(names: Iterable[str]) -> None:
             continue  # its queue is full, or the system is short of memory: it polls anyway
 
 
-_senders: dict[int, socket.socket] = {}
+_senders: list[socket.socket] = []
 
 
 def _sender() -> socket.socket | None:
     """Return the socket from which this process notifies others, for all files, or None."""
-    found = _senders.get(os.getpid())
-    if found is None:
+    if not _senders:
         with suppress(OSError):  # no descriptor is left: pollers check by themselves
-            made = datagram()
-            found = _senders.setdefault(os.getpid(), made)
-    return found
+            _senders.append(datagram())
+    return _senders[0] if _senders else None
 
 
 def _folder(path: Path) -> Path | None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from threading import RLock
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from onceward.file import file_checks
+from onceward.errors import ForkedProcess
+from onceward.file import file_checks, forks
 from onceward.file.file_checks import FileKey, file_key
 
 Name = tuple[FileKey, str]
 """A file and the VFS that it is open through."""
 files: dict[Name, Any] = {}
 """Open databases: all their users share one writer, and so one commit."""
-lock = RLock()
+lock = forks.new_rlock()
 """Guards this table, and is never held while waiting: a busy file blocks no other."""
-inherited: set[FileKey] = set()
-"""Files that were open when this process was forked: SQLite believes that it holds their locks."""
+inherited: Final = set[FileKey]()
+"""Files of the postboxes that were open when this process was forked."""
+INHERITED: Final = (
+    "{} was open when this process forked: start children by spawn, or fork before opening"
+)
 _turns: Final = WeakValueDictionary[Name | Path, Any]()
 """Locks of files that are being created, opened or closed; an unused lock is removed."""
 
@@ -26,7 +28,7 @@ _turns: Final = WeakValueDictionary[Name | Path, Any]()
 def turn(name: Name | Path) -> Any:
     """Return the lock of one file: a thread holds it to open or close the file, others wait."""
     with lock:
-        return _turns.get(name) or _turns.setdefault(name, RLock())
+        return _turns.get(name) or _turns.setdefault(name, forks.new_rlock())
 
 
 def create(path: Path, *, allow_network: bool) -> None:
@@ -94,19 +96,25 @@ def finds(path: Path | str) -> bool:
     return key is not None and any(key == known for known, _ in list(files))
 
 
+def refuse_inherited(path: Path) -> None:
+    """Raise ForkedProcess if a postbox of the parent process had the file open at the fork."""
+    if file_key(path) in inherited:
+        raise ForkedProcess(INHERITED.format(path))
+
+
+def _hold_all(until: float, later: forks.Later) -> None:
+    """Keep all threads but this one from writing."""
+    for database in list(files.values()):
+        database.hold(until, later)
+
+
 def _leave_to_the_parent() -> None:
-    # A forked child must not close the parent's handles, not even when its interpreter ends.
-    import ctypes  # noqa: PLC0415 - paid by forks only
-
-    global lock  # noqa: PLW0603 - a thread that the child does not have may hold the old one
-    lock = RLock()
-    _turns.clear()
-    inherited.update(key for key, _ in files)
+    inherited.update(key for (key, _), each in files.items() if each.receivers)
     for database in files.values():
-        for handle in database.connections():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+        database.leave_to_the_parent()
     files.clear()
+    _turns.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+forks.before(_hold_all)
+forks.in_child(_leave_to_the_parent)

@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 from threading import Event
 from typing import Final
+from weakref import WeakSet
 
 from onceward.errors import Busy
-from onceward.file import descriptors
+from onceward.file import descriptors, forks
 from onceward.file.file_checks import FileKey
 from onceward.message.clock import monotonic
 
 LOOK_EVERY: Final = 0.005
+_taken: Final = WeakSet["OwnerLock"]()
 
 
 class OwnerLock:
@@ -31,6 +33,7 @@ class OwnerLock:
         self._known: tuple[FileKey, ...] = ()
         if sys.platform == "win32":
             return
+        _taken.add(self)
         try:
             self._handle = os.open(f"{path}-run", os.O_RDWR | os.O_CREAT, 0o600)
             self._known = descriptors.table.keep(self._handle)
@@ -68,3 +71,12 @@ class OwnerLock:
         descriptors.table.closing(self._known)
         if handle >= 0:
             os.close(handle)
+
+
+def _leave_to_the_parent() -> None:
+    """Close the locks in a forked child: they would outlive the parent, which keeps its own."""
+    for each in list(_taken):
+        each.close()
+
+
+forks.in_child(_leave_to_the_parent)

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from onceward.file import forks
 from onceward.message.ids import new_token
 
 FULL: Final = 8
@@ -43,6 +44,10 @@ class ProcessSocket:
         """Stop calling for a link of this name."""
         self._links.pop(name, None)
 
+    def close(self) -> None:
+        """Close the socket; its name stays."""
+        self._socket.close()
+
     def hear(self) -> bool:
         """Read the datagrams and call each link once; return whether some may have been lost."""
         named: list[str] = []
@@ -63,19 +68,19 @@ def datagram() -> socket.socket:
     return made
 
 
-_sockets: dict[tuple[int, Path], list[ProcessSocket]] = {}
-"""Sockets by process and folder; the files of all but the last one were removed."""
+_sockets: dict[Path, list[ProcessSocket]] = {}
+"""The sockets of this process by folder; the files of all but the last one were removed."""
 
 
 def process_socket(folder: Path) -> ProcessSocket | None:
     """Return the socket of this process in a folder; None if it cannot have one."""
-    found = _sockets.setdefault((os.getpid(), folder), [])
+    found = _sockets.setdefault(folder, [])
     if not (found and found[-1].path.exists()):
         try:
             found.append(ProcessSocket(folder))
         except OSError:  # no descriptor or no space is left
             return None
-        atexit.register(_remove, os.getpid(), found[-1].path)
+        atexit.register(_remove, found[-1])
     return found[-1]
 
 
@@ -85,7 +90,17 @@ def forget_link(name: str) -> None:
         each.forget(name)
 
 
-def _remove(owner: int, path: Path) -> None:
-    if owner == os.getpid():
+def _remove(made: ProcessSocket) -> None:
+    if any(made in found for found in _sockets.values()):  # it is not that of a parent
         with suppress(OSError):
-            path.unlink()
+            made.path.unlink()
+
+
+def _leave_to_the_parent() -> None:
+    """Close the sockets in a forked child: notices to a parent that has ended must fail."""
+    for each in chain.from_iterable(_sockets.values()):
+        each.close()
+    _sockets.clear()
+
+
+forks.in_child(_leave_to_the_parent)

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import apsw
 
 from onceward.errors import Busy, StoreClosed
+from onceward.file import forks
 from onceward.file.connection import BusyHandler, close, close_without_checkpoint
 from onceward.file.group_commit import CLOSED
 from onceward.message.clock import monotonic
@@ -41,7 +42,7 @@ class ReaderPool:
 
     def __init__(self, connect: Connect, clock: Callable[[], float] = monotonic) -> None:
         self._connect, self._clock = connect, clock
-        self._changed = Condition()
+        self._changed = Condition(forks.new_rlock())
         self._free: list[LentReader] = []
         self._lent = WeakSet[LentReader]()
         self._generation = 0
@@ -57,6 +58,8 @@ class ReaderPool:
             StoreClosed: the file is closed, or was closed while the block read.
 
         """
+        if forks.forking:
+            forks.pause()
         deadline = monotonic() + within
         reader = self._take(deadline)
         try:
@@ -124,3 +127,8 @@ class ReaderPool:
     def connections(self) -> list[apsw.Connection]:
         """Return all handles, including lent ones."""
         return [each.con for each in (*self._free, *self._lent) if each.con is not None]
+
+    def leave_to_the_parent(self) -> None:
+        """Forget all connections, in a forked child."""
+        self._free.clear()
+        self._closed = True

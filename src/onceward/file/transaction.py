@@ -299,6 +299,11 @@ class StoreTransaction:
             self._refused = error
             raise
 
+    def leave_to_the_parent(self, stand_in: Any) -> None:
+        """Use *stand_in* for the connection and its statements, in a forked child."""
+        self.handle = self._execute = stand_in
+        self.batched_inserts.clear()
+
     @property
     def alive(self) -> bool:
         """Whether the transaction is still open; SQLite may have rolled it back on an I/O error."""

@@ -8,7 +8,6 @@ before it; otherwise the new file is closed itself.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +28,7 @@ from onceward.errors import (
     Unreachable,
     WrongAgent,
 )
-from onceward.file import open_files
+from onceward.file import forks, open_files
 from onceward.file.file_checks import DESCRIPTORS, descriptors_left, file_key, files_limit
 from onceward.message.clock import monotonic
 from onceward.message.error_text import error_text
@@ -281,9 +280,7 @@ def _out(why: str) -> OutOfDescriptors:
 slots: Final = FileSlots()
 """The files of all file transports of this process."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=slots.leave_to_the_parent)
-
+forks.in_child(slots.leave_to_the_parent)
 
 SCHEME: Final = "file:"
 

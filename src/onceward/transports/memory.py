@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from threading import Condition, Lock, get_ident
+from threading import Condition, get_ident
 from typing import Final
 
 from onceward.core.deliver.transport import Accept, Features
 from onceward.errors import Unreachable
+from onceward.file import forks
 from onceward.message.names import agent_name
 from onceward.message.parcel import Answer, Parcel
 
@@ -15,7 +16,8 @@ CLOSE_WITHIN: Final = 30.0
 """Maximum seconds to wait for running calls when a listener is closed."""
 _here: dict[str, tuple[Accept, ...]] = {}
 """The functions of the listeners of each name; the latest one gets the parcels."""
-_lock = Lock()
+_lock = forks.new_lock()
+forks.in_child(_here.clear)
 
 
 class MemoryTransport:
@@ -45,7 +47,7 @@ class MemoryListener:
         self._mine: list[tuple[str, Accept]] = []
         self._under_way: list[int] = []
         """Threads that are calling an agent's function."""
-        self._ended = Condition()
+        self._ended = Condition(forks.new_rlock())
 
     def listen(self, name: str, accept: Accept) -> None:
         """Accept parcels for *name*, before older listeners of that name."""

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from threading import Event, Lock, get_ident
+from threading import Event, get_ident
 from typing import Final, Literal, NamedTuple
 
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.engine.threads import engine_threads
+from onceward.file import forks
 from onceward.file.group_commit import INTERRUPTS
 from onceward.message.clock import monotonic
 
@@ -59,7 +60,7 @@ class Carriers:
         self._tickets = set[object]()
         """One ticket for each requested thread that has not begun."""
         self._stopped = False
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._engine = engine_threads()
 
     def submit(self, delivery: Delivery) -> bool:
@@ -189,7 +190,7 @@ class BusyPeers:
     def __init__(self, stopping: Event) -> None:
         self._stopping = stopping
         """Set once no peer is reserved any more."""
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         """Held while a peer is reserved, left, or marked as hanging."""
         self._names: set[str] = set()
         """The peers that are reserved."""

@@ -13,6 +13,9 @@ from contextvars import copy_context
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+from onceward.errors import ForkedProcess
+from onceward.file import forks
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -181,12 +184,24 @@ async def on_thread(work: Callable[[], T]) -> T:
     """Run *work* on a default thread of the loop; see ``carried``."""
     from asyncio import get_running_loop  # noqa: PLC0415 - half of the time of importing the library
 
-    return await get_running_loop().run_in_executor(None, carried(work))
+    try:
+        loop = get_running_loop()
+    except RuntimeError:  # a coroutine runs without a loop in a forked child only
+        raise ForkedProcess(forks.FORKED) from None
+    return await loop.run_in_executor(None, carried(work))
 
 
 def _never_stopping(work: Callable[[], T]) -> T:
+    before = forks.count
     try:
-        return work()
+        found = work()
     except StopIteration as error:
+        forks.leave_if_forked(before, error)
         msg = "the call raised StopIteration"
         raise RuntimeError(msg) from error
+    except BaseException as error:
+        forks.leave_if_forked(before, error)
+        raise
+    if forks.count != before:  # this thread works for the parent, whose loop the child lacks
+        forks.leave()
+    return found

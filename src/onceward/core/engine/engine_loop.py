@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Event, Lock, get_ident
+from threading import Event, get_ident
 from typing import Final, TypeVar
 
 from onceward.core.engine.threads import EngineTask, engine_threads
@@ -15,7 +15,7 @@ from onceward.core.handle import lanes
 from onceward.core.handle.steps import StepHome, Steps, Streams
 from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreClosed
-from onceward.file import file_checks
+from onceward.file import file_checks, forks
 from onceward.file.database import Database
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import Rows, StoreTransaction
@@ -212,7 +212,7 @@ class Team:
     def __init__(self) -> None:
         self._tasks: tuple[EngineTask, ...] = ()
         self._unlisten: Callable[[], None] = lambda: None
-        self._lock = Lock()
+        self._lock = forks.new_lock()
 
     def join(self, task: EngineTask, notifier: Notifier, side: Direction) -> Callable[[], None]:
         """Add a loop; return the function that removes it."""

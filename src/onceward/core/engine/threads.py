@@ -29,7 +29,7 @@ from threading import Event, Lock, Thread, current_thread, get_ident
 from typing import Final, Literal, cast
 
 from onceward.errors import OutOfDescriptors
-from onceward.file import resting
+from onceward.file import forks, resting
 from onceward.file.notify import Direction, Notifier
 from onceward.file.process_socket import ProcessSocket
 from onceward.file.waiter import ONE, wakeup_descriptors
@@ -109,7 +109,8 @@ class EngineThreads:
     """The threads of one process, and the tasks that they run."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._forks = forks.count
+        self._lock = forks.new_lock()
         self._queue: deque[EngineTask] = deque()
         self._running: set[EngineTask] = set()
         self._holding: set[int] = set()
@@ -373,7 +374,10 @@ class EngineThreads:
             # context variables of one agent's handlers reach no other
             seconds = Context().run(task.run)
         except BaseException as error:  # noqa: BLE001 - other tasks share the thread
+            forks.leave_if_forked(self._forks, error)
             log.failure("error", "an engine failed", error, task=task.name)
+        if forks.count != self._forks:  # the task was forked on its way
+            forks.leave()
         own.name = "onceward-engine"
         with self._lock:
             self._running.discard(task)
@@ -492,9 +496,10 @@ def _wakeup() -> tuple[int, int]:
 
 
 _threads: dict[int, EngineThreads] = {}
+"""The threads of this process by the number of forks that led to it."""
 
 
 def engine_threads() -> EngineThreads:
     """Return the threads of this process, never those of its parent."""
-    found = _threads.get(os.getpid())
-    return _threads.setdefault(os.getpid(), EngineThreads()) if found is None else found
+    found = _threads.get(forks.count)
+    return _threads.setdefault(forks.count, EngineThreads()) if found is None else found

@@ -40,12 +40,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import RLock
 from typing import Final, TypeVar
 
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import LeasedMessage, SettledMessage
 from onceward.errors import InvalidArgument, LeaseLost, OncewardError
+from onceward.file import forks
 from onceward.file.connection import ConstraintError, SQLError
 from onceward.file.database import Database
 from onceward.file.transaction import SavepointMark, StoreTransaction
@@ -80,7 +80,7 @@ class HandlerCommitBatch:
         told: Callable[[list[Event]], None],
     ) -> None:
         self._db, self._share_for, self._rest_for, self._told = db, share_for, rest_for, told
-        self._lock = RLock()
+        self._lock = forks.new_rlock()
         self._tx: StoreTransaction | None = None
         self._inside = False
         self._since = 0.0

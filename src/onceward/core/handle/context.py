@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from onceward.core import requests
 from onceward.core.block import Transaction
 from onceward.core.engine.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
-from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.inbox import LeasedMessage, is_cancelled
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithSteps
@@ -37,6 +36,9 @@ from onceward.message.options import (
 )
 from onceward.message.record import Ticket
 from onceward.message.times import Span
+
+if TYPE_CHECKING:
+    from onceward.core.handle.commit_batch import HandlerCommitBatch
 
 T = TypeVar("T")
 

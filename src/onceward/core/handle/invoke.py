@@ -17,6 +17,7 @@ from onceward.core.handle.signatures import Around, Handler, Handlers, await_wit
 from onceward.core.requests import Suspended, cause_of_group
 from onceward.errors import (
     Drop,
+    ForkedProcess,
     HandlerSignal,
     InvalidArgument,
     InvalidMessage,
@@ -25,6 +26,7 @@ from onceward.errors import (
     Reject,
     Retry,
 )
+from onceward.file import forks
 from onceward.message.body import decode
 from onceward.message.clock import Millis
 from onceward.message.error_text import (
@@ -288,11 +290,13 @@ def run_coroutine(
     if loop.is_closed():
         raise LoopClosed(CLOSED_BEFORE)
     jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-    ended: Future[Any] = Future()
+    ended, before = Future[Any](), forks.count
 
     async def on_worker(work: Callable[[], Any]) -> Any:
         if ended.done():  # a task that outlives its handler
             raise asyncio.CancelledError
+        if forks.count != before:  # a forked child does not have this thread
+            raise ForkedProcess(forks.FORKED)
         done: Future[Any] = Future()
         jobs.put(partial(_fulfil, done, carried(work)))
         return await asyncio.wrap_future(done)
@@ -365,11 +369,19 @@ def _copy(task: asyncio.Task[Any], ended: Future[Any]) -> None:
 
 async def _ordinary(handler: Awaitable[Any]) -> Any:
     """Await a handler; turn its exit into an error, because other handlers share the loop."""
+    before = forks.count
     try:
-        return await handler
+        found = await handler
     except (SystemExit, KeyboardInterrupt) as error:
+        forks.leave_if_forked(before, error)
         msg = f"the handler raised {safe_repr(error)}"
         raise RuntimeError(msg) from error
+    except BaseException as error:
+        forks.leave_if_forked(before, error)
+        raise
+    if forks.count != before:
+        forks.leave()
+    return found
 
 
 def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:

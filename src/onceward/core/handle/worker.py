@@ -9,7 +9,6 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any, Final, NoReturn, Protocol
 
 from onceward.core import requests
@@ -42,7 +41,7 @@ from onceward.core.handle.signatures import Handlers
 from onceward.core.handle.steps import CONTEXT
 from onceward.core.requests import Suspended
 from onceward.errors import InvalidArgument, OncewardError, RequestFailed
-from onceward.file import file_checks
+from onceward.file import file_checks, forks
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
@@ -153,6 +152,7 @@ class Worker:
         self._outbox, self._rng, self._policy = deps.outbox, deps.rng, deps.policy
         self._steps = partial(deps.steps, deps)
         self._agent, self._handler_loop = agent, loop
+        self._forks = forks.count
         self.owner = file_checks.owner_name()
         self._batch = HandlerCommitBatch(
             deps.db,
@@ -181,9 +181,9 @@ class Worker:
         """Lanes that had a turn although more messages may wait in them: others come first."""
         self._held: dict[int, Lease] = {}
         self._unbegun: deque[list[LeasedMessage]] = deque()
-        self._beginning = Lock()
+        self._beginning = forks.new_lock()
         """Held while a lane is begun, or while unstarted ones are released."""
-        self._rounds = Lock()
+        self._rounds = forks.new_lock()
         """Held during a round: the loop's thread and callers of ``run_due`` take turns."""
 
     # -- life -------------------------------------------------------------------------------
@@ -628,6 +628,8 @@ class Worker:
         handled = CONTEXT.set(context)
         try:
             answer = call(ready, context, self._handler_loop)
+            if forks.count != self._forks:
+                forks.leave()
             if "_steps" in context.__dict__ or "_requests" in context.__dict__:
                 context._end_call()
             if requests.NAMES_CALLER in leased.frame and requests.task_of(leased) is not None:
@@ -647,6 +649,7 @@ class Worker:
 
     def _raise_cause(self, error: BaseException) -> NoReturn:
         """Raise the error by which the messages of a call are settled that *error* ended."""
+        forks.leave_if_forked(self._forks, error)
         run = self._run_now
         if run is not None and run.late and isinstance(error, CancelledError):
             raise TimeoutError(LATE.format(run.limit)) from error
@@ -778,7 +781,7 @@ class WorkerPool:
         self._new = partial(Worker, deps, agent, loop, guard=guard, team=Team())
         if self._spare:
             self._new = partial(self._new, grow=self.grow)
-        self._lock, self._name = Lock(), agent.name
+        self._lock, self._name = forks.new_lock(), agent.name
         self.workers: list[Worker] = [self._make() for _ in range(said or 1)]
         """The existing workers; new ones are appended."""
 

@@ -33,6 +33,7 @@ from onceward.core.handle.worker import RunningCall, Worker
 from onceward.core.requests import Suspended
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext
+from onceward.file import forks
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.hooks import Attempt
@@ -255,6 +256,8 @@ class BatchWorker(Worker):
         context = CONTEXT.set(batch)
         try:
             answer = call(first._replace(body=bodies), cast("Context", batch), self._handler_loop)
+            if forks.count != self._forks:
+                forks.leave()
             batch._end_call()
             if self._db.foreign_keys:
                 self._batch.check_foreign_keys()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from threading import Lock
 from typing import Any, Final
 
 from onceward.core.handle.inbox import MESSAGE, Kind
@@ -13,6 +12,7 @@ from onceward.core.handle.invoke import find_handler
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import pool_size
 from onceward.features.handler_limits import rates
+from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.times import Rate
@@ -43,7 +43,7 @@ class HandlerLimits:
     def __init__(self, agent: Handlers, *, alone: frozenset[str], free: Callable[[], None]) -> None:
         self.handler_of = lru_cache(KINDS)(lambda kind: find_handler(agent.handlers, *kind))
         self._alone, self._free = alone, free
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._taken = Counter[str]()
         self._missed = False
         """Whether a worker was refused since a slot became free."""

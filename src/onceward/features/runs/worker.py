@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from threading import Event as Flag
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from onceward.core.block import Transaction
@@ -56,7 +56,7 @@ from onceward.features.runs.scheduler import (
     StartedRun,
     exhausted,
 )
-from onceward.file import file_checks
+from onceward.file import file_checks, forks
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
@@ -90,7 +90,7 @@ class OpenCalls:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._calls: dict[str, RunExecution] = {}
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self.quiet = Flag()
         """Set while no call counts."""
         self.quiet.set()
@@ -394,11 +394,17 @@ class RunExecution:
 
     def _returned(self, loop: Loop) -> Any:
         began, self._thread = monotonic(), get_ident()
-        context = CONTEXT.set(self._run)
+        context, before = CONTEXT.set(self._run), forks.count
         try:
             around = self._started.handler.around
             value = surround(around, self._run, lambda: self._call(loop))
+            if forks.count != before:
+                forks.leave()
             self._run._end_call()
+        except BaseException as error:
+            forks.leave_if_forked(before, error)
+            raise
+        else:
             return value
         finally:
             CONTEXT.reset(context)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from hashlib import sha256
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
@@ -47,6 +47,7 @@ from onceward.features.steps.arguments import (
     result_type,
 )
 from onceward.features.steps.stored import StepName, StepRecord
+from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import StepFacts
 from onceward.message.body import BYTES, decode, encode, message_type
@@ -126,7 +127,7 @@ class MessageSteps:
         """Bytes of all stored results."""
         self._begun: dict[tuple[str, str], tuple[object, int]] = {}
         """The thread or task that has called each name, and how often."""
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._closed = False
         self.passed: Callable[[str, str], object] = _pass
         """Called, for tests, with the step and the point that the call has reached."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from threading import Lock
 from typing import Final
 
 from onceward.core.engine.engine_loop import RuntimeDeps
@@ -14,6 +13,7 @@ from onceward.core.handle.steps import OutputStream, StepHome
 from onceward.errors import LeaseLost, OncewardError, StreamFull
 from onceward.features.streams import stored
 from onceward.features.streams.stored import BYTES, JSON, RESTART, Batch, Tail
+from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.message import body
 from onceward.message.log import log
@@ -33,7 +33,7 @@ class MessageStreams:
 
     def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._batches: list[Batch] = []
         self._waits = self._waits_bytes = 0
         """Chunks that wait for the next commit, and their bytes."""

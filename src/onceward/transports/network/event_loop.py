@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
+from contextlib import suppress
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
+from onceward.file import forks
 from onceward.transports.network.shared import Shared
 
 if TYPE_CHECKING:
@@ -20,18 +24,43 @@ def start_loop(name: str) -> AbstractEventLoop:
     """
     import asyncio  # noqa: PLC0415 - 18 ms that most programs need not pay
 
-    loop = asyncio.new_event_loop()
+    loop = renewed_by_forks(asyncio.new_event_loop())
     Thread(target=_serve, args=(loop,), name=name, daemon=True).start()
     return loop
 
 
+_loops: Final = WeakSet[Any]()
+
+
+def renewed_by_forks(loop: AbstractEventLoop) -> AbstractEventLoop:
+    """
+    Take the descriptors of a loop from forked children, which share its epoll with their parent.
+
+    Otherwise a child that closes its copy of the loop would end what the parent waits for.
+    """
+    _loops.add(loop)
+    return loop
+
+
+def _renew_all() -> None:
+    for loop in list(_loops):
+        selector: Any = getattr(loop, "_selector", None)
+        if type(selector).__name__ == "EpollSelector":
+            with suppress(OSError, ValueError, AttributeError):  # the loop is closed
+                with select.epoll() as own:
+                    os.dup2(own.fileno(), selector.fileno(), inheritable=False)
+                loop._close_self_pipe()
+                loop._make_self_pipe()
+
+
+forks.in_child(_renew_all)
 _handler_loops: Final[dict[int, Shared[AbstractEventLoop]]] = {}
 
 
 def handler_loop() -> Shared[AbstractEventLoop]:
     """Return the loop that runs the coroutines of all agents of this process."""
     made = Shared(lambda: start_loop("onceward-loop"), _stop)
-    return _handler_loops.setdefault(os.getpid(), made)  # never the loop of the parent process
+    return _handler_loops.setdefault(forks.count, made)  # never the loop of the parent process
 
 
 def _stop(loop: AbstractEventLoop) -> None:
@@ -39,7 +68,11 @@ def _stop(loop: AbstractEventLoop) -> None:
 
 
 def _serve(loop: AbstractEventLoop) -> None:
+    before = forks.count
     try:
         loop.run_forever()
+    except BaseException as error:
+        forks.leave_if_forked(before, error)
+        raise
     finally:
         loop.close()

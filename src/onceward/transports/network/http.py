@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from threading import Lock
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ from onceward.errors import (
     Refused,
     Unreachable,
 )
+from onceward.file import forks
 from onceward.message import wire
 from onceward.message.clock import Millis
 from onceward.message.names import quoted
@@ -85,7 +85,7 @@ class HttpTransport:
     def __init__(self, context: TransportContext) -> None:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
-        self._network, self._lock = Network(), Lock()
+        self._network, self._lock = Network(), forks.new_lock()
         self._used: dict[str, tuple[_Pool, httpcore2.ConnectionPool]] = {}
         """The open connection pools, by the scheme of a url."""
 
@@ -240,7 +240,8 @@ class _Trust(NamedTuple):
 
 _Pool = Shared[httpcore2.ConnectionPool]
 _pools: dict[tuple[str, _Trust], _Pool] = {}
-_pools_lock: Final = Lock()
+_pools_lock: Final = forks.new_lock()
+forks.in_child(_pools.clear)  # a connection of the parent carries its requests
 
 
 def _pool(scheme: str, trust: _Trust) -> _Pool:

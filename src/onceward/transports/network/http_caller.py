@@ -6,13 +6,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from threading import Condition, Lock
+from threading import Condition
 from typing import Final
 
 from starlette.responses import Response
 
 from onceward.core.deliver.transport import Accept
 from onceward.errors import NoKey, StoreClosed, UnsafeKey
+from onceward.file import forks
 from onceward.message import wire
 from onceward.message.clock import Clock
 from onceward.message.parcel import Parcel
@@ -42,7 +43,7 @@ class Nonces:
 
     def __init__(self) -> None:
         self._seen: dict[str, OrderedDict[str, int]] = {}
-        self._lock = Lock()
+        self._lock = forks.new_lock()
 
     def add(self, signed: Signed, now: float) -> bool:
         """Remember a verified nonce; return whether it is new."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpcore2
 
 from onceward.errors import Unreachable
+from onceward.file import forks
 from onceward.message.clock import monotonic
 
 CLOSE_WITHIN: Final = 5.0
@@ -44,7 +45,7 @@ class Network:
     """
 
     def __init__(self) -> None:
-        self._changed = Condition()
+        self._changed = Condition(forks.new_rlock())
         self._closed, self._under_way = False, 0
         self._sockets: set[socket.socket] = set()
         self._lookups: set[Future[list[_Address]]] = set()

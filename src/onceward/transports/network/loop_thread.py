@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from threading import Lock
 from typing import Any, Final, TypeVar
 
 from onceward.errors import Unreachable
+from onceward.file import forks
 from onceward.transports.network.event_loop import start_loop
 
 CLOSE_WITHIN: Final = 5.0
@@ -22,7 +22,7 @@ class LoopThread:
 
     def __init__(self, name: str, close: Callable[[], Awaitable[None]] | None = None) -> None:
         self._name, self._close = name, close
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._under_way: set[asyncio.Task[Any]] = set()

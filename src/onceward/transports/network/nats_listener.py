@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from ssl import SSLContext
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.deliver.transport import Accept, TransportContext
 from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
+from onceward.file import forks
 from onceward.message.clock import Clock
 from onceward.message.error_text import error_text, message_of
 from onceward.message.log import Level, log
@@ -97,7 +97,7 @@ class NatsBinding:
         self, listener: NatsListener, context: TransportContext, credentials: Credentials
     ) -> None:
         self._listener, self._clock, self._credentials = listener, context.clock, credentials
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._agents: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 
     def listen(self, name: str, accept: Accept) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.deliver.transport import Accept, Features, TransportContext
@@ -24,6 +24,7 @@ from onceward.errors import (
     Refused,
     Unreachable,
 )
+from onceward.file import forks
 from onceward.message import wire
 from onceward.message.clock import Millis, iso, monotonic
 from onceward.message.log import Level, log
@@ -148,7 +149,7 @@ class Desks:
 
     def __init__(self) -> None:
         self._places: dict[tuple[Path, str, str], Place] = {}
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self.agents = Counter[tuple[Path, str]]()
         """The endpoints of this process that accept polls, by home and agent."""
 

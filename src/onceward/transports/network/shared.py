@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
 from typing import Generic, TypeVar
+
+from onceward.file import forks
 
 T = TypeVar("T")
 
@@ -14,7 +15,7 @@ class Shared(Generic[T]):
 
     def __init__(self, start: Callable[[], T], stop: Callable[[T], None]) -> None:
         self._start, self._stop = start, stop
-        self._lock, self._users = Lock(), 0
+        self._lock, self._users = forks.new_lock(), 0
         self._made: T | None = None
 
     def enter(self) -> T:
