@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
@@ -16,6 +17,7 @@ pytest.importorskip("langgraph", reason="needs onceward[frameworks-test]")
 
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
 from langgraph.types import Command, Send, interrupt
 
 from onceward import (
@@ -624,3 +626,46 @@ def test_coroutines_have_the_same(tmp_path: Path, calls: Calls) -> None:
 
     assert [["go", "a", "effect"]] == seen
     assert ["a", "effect"] == calls
+
+
+@dataclass
+class Shared:
+    """The context of a graph."""
+
+    cents: int = 0
+
+
+@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
+def test_a_node_that_changes_the_context_of_its_graph_ends_the_message(
+    world: World, calls: Calls, way: str
+) -> None:
+    """A call that goes on after the node would not find the change."""
+
+    def pay(_: Words, runtime: Runtime[Shared]) -> dict[str, list[str]]:
+        calls.append("pay")
+        runtime.context.cents += 5
+        return {"words": ["paid"]}
+
+    builder = StateGraph(Words, context_schema=Shared)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "pay")
+    builder.add_edge("pay", END)
+    graph = builder.compile(checkpointer=OncewardSaver())
+
+    if way == "invoke":
+
+        @world.agent.on(Work)
+        def handle(work: Work, ctx: Context) -> None:
+            invoke(graph, {"words": []}, ctx, context=Shared())
+    else:
+
+        @world.agent.on(Work)
+        async def handle_async(work: Work, ctx: AsyncContext) -> None:
+            await ainvoke(graph, {"words": []}, ctx, context=Shared())
+
+    world.say(Work(text="go"))
+    world.box.run_until_idle()
+
+    [(reason, said)] = world.box.query("SELECT reason, last_error FROM onceward_dead_letters")
+    assert ("rejected", ["pay"]) == (reason, [*calls])
+    assert "'cents'" in said

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from onceward import (
     Context,
     Msg,
     Postbox,
+    Retry,
     errors,
     step,
 )
@@ -410,6 +412,99 @@ def test_a_plain_handler_is_told_to_be_a_coroutine(world: World) -> None:
 
     assert [] == asyncio.run(world.handle(Question(text="go")))
     assert "async def" in said[0]
+
+
+@dataclass
+class Airline:
+    """What the tools, hooks and handoffs of a run share."""
+
+    flight: str = ""
+    seat: str | None = None
+    log: list[str] = field(default_factory=list)
+    client: object = None
+
+
+class Hooks(sdk.RunHooks[Airline]):
+    """Hooks that change the context, differently at each call."""
+
+    def __init__(self, attempt: int) -> None:
+        self._attempt = attempt
+
+    async def on_tool_start(self, context: Any, _: Any, tool: Any) -> None:
+        """Note a call of a tool."""
+        context.context.log.append(f"{tool.name} of call {self._attempt}")
+
+
+def test_a_context_is_what_it_was_when_a_step_was_stored(world: World) -> None:
+    """What tools, hooks and handoffs have changed comes back, into the handler's own object."""
+
+    @sdk.function_tool(failure_error_function=None)
+    async def book(wrapper: sdk.RunContextWrapper[Airline], seat: str) -> str:
+        wrapper.context.seat = seat
+        wrapper.context.log.append("booked")
+        return f"booked {seat} on {wrapper.context.flight}"
+
+    seats = sdk.Agent[Airline](
+        "seats",
+        model=world.model(
+            None,
+            function_call("book", {"seat": "4A"}, call_id="call-book"),
+            assistant_message("your seat is 4A"),
+        ),
+        tools=[book],
+    )
+    seen = list[Any]()
+
+    @world.agent.on(Question)
+    async def handle(question: Question, ctx: AsyncContext) -> None:
+        attempt = ctx.message.attempt
+
+        def choose(wrapper: sdk.RunContextWrapper[Airline]) -> None:
+            wrapper.context.flight = f"flight of call {attempt}"
+
+        triage = sdk.Agent[Airline](
+            "triage",
+            model=world.model(function_call("transfer_to_seats", {}, call_id="h")),
+            handoffs=[sdk.handoff(seats, on_handoff=choose)],
+        )
+        context = Airline()
+        log = context.log
+        await OncewardRunner.run(triage, question.text, context=context, hooks=Hooks(attempt))
+        seen.append((context, log is context.log))
+        if attempt < 3:
+            raise Retry(after=0)
+
+    dead = asyncio.run(world.handle(Question(text="go")))
+
+    assert [] == dead
+    assert [(Airline("flight of call 1", "4A", ["book of call 1", "booked"]), True)] * 3 == seen
+
+
+def test_a_context_that_cannot_be_given_back_ends_the_message(world: World) -> None:
+    """Its reason names the field; the tool is not called again."""
+
+    @sdk.function_tool(failure_error_function=None)
+    async def connect(wrapper: sdk.RunContextWrapper[Airline]) -> str:
+        world.calls.append("connect")
+        wrapper.context.client = object()
+        return "connected"
+
+    bot = sdk.Agent[Airline](
+        "bot",
+        model=world.model(function_call("connect", {}, call_id="c"), assistant_message("done")),
+        tools=[connect],
+    )
+
+    @world.agent.on(Question)
+    async def handle(question: Question) -> None:
+        await OncewardRunner.run(bot, question.text, context=Airline())
+
+    dead = asyncio.run(world.handle(Question(text="go")))
+
+    assert [("rejected",)] == dead
+    assert 1 == world.calls.count("connect")
+    [(said,)] = world.query("SELECT last_error FROM onceward_dead_letters")
+    assert "field 'client'" in said
 
 
 def test_a_run_of_a_session_has_the_same(world: World) -> None:

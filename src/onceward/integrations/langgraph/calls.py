@@ -17,12 +17,14 @@ from onceward import (
     BatchContext,
     Context,
     Postbox,
+    Reject,
     Run,
     step,
 )
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
+from onceward.integrations.kept_context import KeptContext
 from onceward.integrations.langgraph.stored import (
     CheckpointPlace,
     CheckpointRow,
@@ -38,6 +40,10 @@ NO_HANDLER: Final = "no handler runs here: name a postbox, OncewardSaver(box)"
 BY_INVOKE: Final = (
     "in a handler a graph is run by invoke(graph, given, ctx) of onceward.integrations.langgraph;"
     " its state is changed with thread_config(ctx)"
+)
+CONTEXT_CHANGED: Final = (
+    "a node changed the context of its graph ({}), which no checkpoint stores: a call of the"
+    " handler that goes on after the node would not find the change; return it as part of the state"
 )
 NULL_TASK: Final = "00000000-0000-0000-0000-000000000000"
 """Task of the writes that a command brings along; it is given them again at the next call."""
@@ -58,6 +64,8 @@ class CallWrites:
     def __init__(self) -> None:
         self.threads: set[str] = set()
         """Threads that this call has run a graph on."""
+        self.contexts: list[KeptContext] = []
+        """The objects that the nodes of its graphs share, and may not change."""
         self._changed = Condition()
         self._known: set[CheckpointPlace] = set()
         self._checkpoints: dict[CheckpointPlace, CheckpointRow] = {}
@@ -76,7 +84,16 @@ class CallWrites:
             self._changed.notify_all()
 
     def add_writes(self, writes: Collection[TaskWrite]) -> None:
-        """Keep the writes of a task."""
+        """
+        Keep the writes of a task.
+
+        Raises:
+            Reject: a node has changed the context of its graph.
+
+        """
+        for context in self.contexts:
+            if changed := context.changed():
+                raise Reject(CONTEXT_CHANGED.format(", ".join(map(repr, changed))))
         with self._changed:
             for each in writes:
                 key = (each.row.place, each.row.task, each.row.idx)

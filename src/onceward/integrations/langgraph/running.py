@@ -14,6 +14,7 @@ from langgraph.pregel import Pregel
 
 from onceward import AsyncContext, AsyncRun, Context, Run
 from onceward.errors import InvalidArgument
+from onceward.integrations.kept_context import KeptContext
 from onceward.integrations.langgraph.calls import (
     HANDLED,
     handled_here,
@@ -62,9 +63,12 @@ def invoke(
 
     Raises:
         InvalidArgument: the graph has no saver on this file, or the message has run it already.
+        Reject: a node has changed the object that was given as ``context``.
 
     """
-    begun = _begin(graph.checkpointer, given, thread_config(ctx, thread, config))
+    begun = _begin(
+        graph.checkpointer, given, thread_config(ctx, thread, config), options.get("context")
+    )
     return graph.invoke(begun.given, begun.config, **{"durability": "sync", **options})
 
 
@@ -79,7 +83,8 @@ async def ainvoke(
 ) -> Any:
     """Run a graph for the message of an ``async def`` handler; see ``invoke``."""
     named = thread_config(ctx, thread, config)
-    begun = await off_loop(None, partial(_begin, graph.checkpointer, given, named), named)
+    begin = partial(_begin, graph.checkpointer, given, named, options.get("context"))
+    begun = await off_loop(None, begin, named)
     return await graph.ainvoke(begun.given, begun.config, **{"durability": "sync", **options})
 
 
@@ -106,7 +111,7 @@ def thread_config(
     return made
 
 
-def _begin(saver: Any, given: Any, config: RunnableConfig) -> _Begun:
+def _begin(saver: Any, given: Any, config: RunnableConfig, context: object) -> _Begun:
     """Return what the graph is given: nothing where this message has begun with it before."""
     if not isinstance(saver, OncewardSaver):
         raise InvalidArgument(NO_SAVER)
@@ -118,6 +123,7 @@ def _begin(saver: Any, given: Any, config: RunnableConfig) -> _Begun:
         msg = f"this message has run a graph on thread {thread!r}: give each run a thread"
         raise InvalidArgument(msg)
     at.call.threads.add(thread)
+    at.call.contexts.append(KeptContext(context))
     found = saver.get_tuple(config)
     if found is not None and found.metadata.get("run_id") == config["metadata"]["run_id"]:
         return _Begun(None, config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from agents.tool_context import ToolContext
 from pydantic import BaseModel, TypeAdapter
 
 from onceward import AsyncContext, AsyncRun, step
+from onceward.integrations.kept_context import KeptContext, kept_step
 from onceward.message.options import StepOptions
 
 RESPONSE: Final = TypeAdapter(ModelResponse)
@@ -34,6 +35,8 @@ class RunSteps:
     """Which run of the call it is."""
     model: StepOptions
     tool: StepOptions
+    shared: KeptContext
+    """The context of the run, which is stored with its steps."""
     requests: int = 0
     agents: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """Agents by the id of the one that they make durable; both are kept."""
@@ -46,6 +49,11 @@ class RunSteps:
         """Return the name of the next request of a model; a run makes one after the other."""
         self.requests += 1
         return self.name(f"model {self.requests}" if not agent else f"{agent} {self.requests}")
+
+    async def step(self, function: Callable[[], Awaitable[Any]], options: StepOptions) -> Any:
+        """Return the result of a step, and give back what the context was when it was stored."""
+        found, _ = await kept_step(self.context, self.shared, function, **options)
+        return found
 
 
 RUN: Final[ContextVar[RunSteps | None]] = ContextVar("onceward_agents_run", default=None)
@@ -80,7 +88,7 @@ class DurableModel(Model):
         if run is None:
             return await self._inner.get_response(*args, **options)
         given: StepOptions = {**run.model, "name": run.next_request(self._agent)}
-        return RESPONSE.validate_python(await run.context.step(request, **given))
+        return RESPONSE.validate_python(await run.step(request, given))
 
     async def stream_response(
         self, *args: Any, **options: Any
@@ -97,7 +105,7 @@ class DurableModel(Model):
             return
         request = partial(self._put_out, run, args, options)
         given: StepOptions = {**run.model, "name": run.next_request(self._agent)}
-        for each in await run.context.step(request, **given):
+        for each in await run.step(request, given):
             yield EVENT.validate_python(each)
 
     async def _put_out(
@@ -142,7 +150,7 @@ def durable_tool(tool: Tool) -> Tool:
             return await invoke(context, arguments)
         name = run.name(f"tool {tool.name} {context.tool_call_id}")
         given: StepOptions = {**run.tool, "name": name}
-        return _output(await run.context.step(effect, **given))
+        return _output(await run.step(effect, given))
 
     return replace(tool, on_invoke_tool=call)
 

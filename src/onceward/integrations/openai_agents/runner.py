@@ -8,10 +8,21 @@ from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from agents import Agent, Model, RunConfig, Runner, RunResult, RunResultStreaming
+from agents import (
+    Agent,
+    Model,
+    RunConfig,
+    RunContextWrapper,
+    Runner,
+    RunResult,
+    RunResultStreaming,
+    RunState,
+    UserError,
+)
 
-from onceward import AsyncContext, AsyncRun, step
-from onceward.errors import InvalidArgument
+from onceward import AsyncContext, AsyncRun, Drop, Reject, step
+from onceward.errors import InvalidArgument, LeaseLost, Paused
+from onceward.integrations.kept_context import kept_context
 from onceward.integrations.openai_agents.durable import (
     RUN,
     DurableModel,
@@ -57,7 +68,8 @@ class OncewardRunner:
             InvalidArgument: the handler is not a coroutine function.
 
         """
-        with _in_steps(agent, options, _begun(model_step, tool_step)) as (runs, told):
+        begun = _begun(model_step, tool_step, _context_of(given, options))
+        with _in_steps(agent, options, begun) as (runs, told), _ended_by_tools():
             return await Runner.run(runs, given, **told)
 
     @classmethod
@@ -76,11 +88,29 @@ class OncewardRunner:
         The events of a request come once its step is stored. ``box.stream`` follows the text
         of a model while it comes.
         """
-        with _in_steps(agent, options, _begun(model_step, tool_step)) as (runs, told):
+        begun = _begun(model_step, tool_step, _context_of(given, options))
+        with _in_steps(agent, options, begun) as (runs, told):
             return Runner.run_streamed(runs, given, **told)
 
 
-def _begun(model: StepOptions | None, tool: StepOptions | None) -> RunSteps | None:
+def _context_of(given: Any, options: dict[str, Any]) -> object:
+    """Return the object that tools and hooks of a run share: its own, or that of its state."""
+    wrapper = given._context if isinstance(given, RunState) else options.get("context")
+    return wrapper.context if isinstance(wrapper, RunContextWrapper) else wrapper
+
+
+@contextmanager
+def _ended_by_tools() -> Iterator[None]:
+    """Raise what a tool has raised to end the message, which the SDK wraps in an error of its."""
+    try:
+        yield
+    except UserError as error:
+        if isinstance(error.__cause__, Reject | Drop | Paused | LeaseLost):
+            raise error.__cause__ from error
+        raise
+
+
+def _begun(model: StepOptions | None, tool: StepOptions | None, shared: object) -> RunSteps | None:
     """Return the steps of a new run in the handler that runs here; None outside of handlers."""
     context = step.context
     if context is None:
@@ -88,7 +118,8 @@ def _begun(model: StepOptions | None, tool: StepOptions | None) -> RunSteps | No
     if not isinstance(context, AsyncContext | AsyncRun):
         raise InvalidArgument(ASYNC_ONLY)
     number = _runs[context] = _runs.get(context, 0) + 1
-    return RunSteps(context, number, model or {}, tool or {})
+    kept = kept_context(context, shared)
+    return RunSteps(context, number, model or {}, tool or {}, kept)
 
 
 @contextmanager

@@ -3,7 +3,7 @@ Make agents of pydantic-ai durable; needs ``onceward[pydantic-ai]``.
 
 In a handler or a run, what an agent with ``OncewardDurability`` calls are steps.
 
-Imports the public names and message.
+Imports the public names, integrations and message.
 """
 
 from onceward.integrations.pydantic_ai.durability import OncewardDurability

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from pydantic_ai import RunContext
 from pydantic_ai.durable_exec import (
@@ -15,6 +14,7 @@ from pydantic_ai.durable_exec import (
     record_durable_unit,
 )
 
+from onceward.integrations.kept_context import kept_step
 from onceward.integrations.pydantic_ai.scopes import handled, scope_here
 from onceward.message.options import StepOptions
 
@@ -48,16 +48,8 @@ class StepBackend(JournalCallableOperationBackend[StepOptions]):
             return await body()
         scope = scope_here(context)
         options: StepOptions = {**config, "name": scope.step_name(name, _call_id(cache_key))}
-        called = False
-
-        async def operation(*_told: int) -> Any:
-            nonlocal called
-            called = True
-            return await body()
-
-        found: object = await partial(context.step, operation)(
-            *_told(operation_id, cache_key), **options
-        )
+        told = _told(operation_id, cache_key)
+        found, called = await kept_step(context, scope.kept, body, *told, **options)
         record_durable_unit(executed=called)
         return found
 

@@ -28,6 +28,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, ToolDefinition
 
 from onceward import AsyncContext, AsyncRun, Reject
+from onceward.integrations.kept_context import kept_context
 from onceward.integrations.pydantic_ai.backend import StepBackend
 from onceward.integrations.pydantic_ai.resolving import MessageWaiter
 from onceward.integrations.pydantic_ai.scopes import CALL, HANDLER, SCOPE, handled, scopes_of
@@ -166,9 +167,11 @@ class OncewardDurability(BaseDurabilityCapability[AgentDepsT]):
                 f"agent {self.name} is run in a handler whose steps it cannot await:"
                 " make the handler async def, not of a batch, and await agent.run(…)"
             )
+        scope = scopes_of(context).of(str(ctx.run_id), self.name)
+        scope.kept = kept_context(context, ctx.deps)
         with ExitStack() as stack:
             stack.enter_context(_set(HANDLER, context))
-            stack.enter_context(_set(SCOPE, scopes_of(context).of(str(ctx.run_id), self.name)))
+            stack.enter_context(_set(SCOPE, scope))
             stack.enter_context(external_event_scope(MessageWaiter(context, self.name)))
             stack.enter_context(replay_scope())
             stack.enter_context(

@@ -8,6 +8,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from onceward import AsyncContext, AsyncRun, step
+from onceward.integrations.kept_context import KeptContext
 
 FIRST: Final = ""
 """Label of the first run of an agent in a call of a handler, whose steps have plain names."""
@@ -20,6 +21,8 @@ class RunScope:
     label: str = FIRST
     counts: dict[str, int] = field(default_factory=dict)
     """Steps by name that it has begun."""
+    kept: KeptContext = field(default_factory=lambda: KeptContext(None))
+    """Its dependencies, which are stored with its steps."""
 
     def step_name(self, operation: str, call_id: str | None) -> str:
         """Return the name of the next step of an operation; tool calls have their ids in it."""
