@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,108 @@ def test_a_killed_agent_goes_on_at_the_call_that_it_died_at(
         assert again.total() <= 2  # a parallel call may have been cut off, too
         assert (point == "after-step") <= (again.total() >= 1)
         assert [] == harness.check()
+
+
+@dataclass
+class Basket:
+    """The dependencies of a run."""
+
+    items: list[str] = field(default_factory=list)
+    client: object = None
+
+
+def shopper(model: Callable[..., Any], calls: list[str], *, connects: bool = False) -> Any:
+    """Return an agent that puts two things at once into its basket, then one more."""
+    brain: Any = Brain(
+        model(
+            [call("put", "c1", what="apple"), call("put", "c2", what="pear")],
+            [call("connect" if connects else "put", "c3", what="fig")],
+            [TextPart("done")],
+        ),
+        name="shopper",
+        deps_type=Basket,
+        capabilities=[OncewardDurability()],
+    )
+
+    @brain.tool
+    async def put(ctx: RunContext[Basket], what: str) -> str:
+        calls.append(what)
+        ctx.deps.items.append(what)
+        return f"{len(ctx.deps.items)} things"
+
+    @brain.tool
+    async def connect(ctx: RunContext[Basket], what: str) -> str:
+        calls.append(what)
+        ctx.deps.client = object()
+        return "connected"
+
+    return brain
+
+
+def test_dependencies_are_what_they_were_when_a_step_was_stored(
+    model: Callable[..., Any], calls: list[str]
+) -> None:
+    """In the handler's own object, also for tools that were called at once."""
+    brain, seen, agent = shopper(model, calls), list[Any](), Agent("bob")
+
+    @agent.on("json")
+    async def work(body: object, ctx: AsyncContext) -> None:
+        items = list[str]()
+        await brain.run("go", deps=Basket(items))
+        seen.append(sorted(items))
+        if ctx.message.attempt < 3:
+            raise Retry(after=0)
+
+    played(agent)
+
+    assert [["apple", "fig", "pear"]] * 3 == seen
+    assert 3 == len([each for each in calls if each != "model"])
+
+
+@pytest.mark.parametrize("point", ["before-step", "stored-step"])
+@pytest.mark.parametrize("at", ["put[c1]", "put[c2]", "put[c3]"])
+def test_a_killed_agent_goes_on_with_the_dependencies_of_its_steps(
+    model: Callable[..., Any], calls: list[str], at: str, point: Any
+) -> None:
+    """Nothing that a stored tool has added is missing."""
+    brain, seen, agent = shopper(model, calls), list[Any](), Agent("bob")
+
+    @agent.on("json")
+    async def work(body: object, ctx: AsyncContext) -> None:
+        basket = Basket()
+        await brain.run("go", deps=basket)
+        seen.append(set(basket.items))
+
+    with Harness(agent, lease=5) as harness:
+        harness.send({})
+        with harness.crash_at(point, step=f"shopper__function_toolset__<agent>.call_tool:{at}"):
+            harness.deliver()
+        harness.advance(6)
+        harness.deliver()
+
+    assert [{"apple", "pear", "fig"}] == seen
+
+
+def test_dependencies_that_cannot_be_given_back_end_the_message(
+    model: Callable[..., Any], calls: list[str]
+) -> None:
+    """Its reason names the field; the tool is not called again."""
+    brain, agent = shopper(model, calls, connects=True), Agent("bob")
+
+    @agent.on("json")
+    async def work(body: object, ctx: AsyncContext) -> None:
+        await brain.run("go", deps=Basket())
+
+    with Harness(agent) as harness:
+        harness.send({})
+        for _ in range(3):
+            harness.deliver()
+            harness.advance("5m")
+
+        [(reason, said)] = harness.sql("SELECT reason, last_error FROM onceward_dead_letters")
+        assert "rejected" == reason
+        assert "field 'client'" in said
+        assert 1 == calls.count("fig")
 
 
 def test_outside_of_a_handler_an_agent_is_plain(payer: Any, calls: list[str]) -> None:
@@ -489,6 +592,53 @@ def waiting(brain: Any, outputs: list[Any]) -> Agent:
     agent = handled_by(brain, outputs)
     agent.waits(Resolved)
     return agent
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("point", [None, "after-step", "stored-step"])
+def test_ask_sends_a_message_once(
+    model: Callable[..., Any], calls: list[str], point: Any, is_async: bool
+) -> None:
+    """It is sent after ``ask`` was stored, also if the process is killed between them."""
+
+    def tell(_ctx: Any, requests: Any, token: str) -> None:
+        calls.append("ask")
+        step.context.send("ada", Resolved(token=token), topic="approve")
+
+    async def ask(ctx: RunContext[Any], requests: Any, token: str) -> None:
+        tell(ctx, requests, token)
+
+    brain: Any = Brain(
+        model([call("pay", "c1", cents=5)], [TextPart("done")]),
+        name="helper",
+        capabilities=[OncewardDurability(), RequestInput(ask=ask if is_async else tell)],
+    )
+
+    @brain.tool_plain(requires_approval=True)
+    def pay(cents: int) -> str:
+        return f"paid {cents}"
+
+    outputs: list[Any] = []
+    with Harness(waiting(brain, outputs), lease=5) as harness:
+        ada = harness.peer("ada")
+        harness.send({"prompt": "go"})
+        if point is None:
+            harness.deliver()
+        else:
+            name = "helper__external_event.deferred_tool_calls"
+            with harness.crash_at(point, step=name):
+                harness.deliver()
+            harness.advance(6)
+            harness.deliver()
+        told = ada.receive()
+        assert told is not None
+        assert ("pydantic-ai.resolved", "approve") == (told.type, told.topic)
+        resolve(ada, told.body["token"], {"approvals": {"c1": True}})
+        told.ack()
+        harness.deliver()
+
+        assert (["done"], None) == (outputs, ada.receive())
+        assert (2 if point == "after-step" else 1) == calls.count("ask")
 
 
 def test_a_person_approves_days_later(

@@ -98,8 +98,20 @@ class StepDecorator:
         It is a ``Context``, ``AsyncContext``, ``Run``, ``AsyncRun`` or ``BatchContext``; None
         outside handlers, and inside the function of a step.
         """
-        handled = _handled()
+        running = RUNNING.get()
+        if running is not None:
+            return running.context
+        handled = CONTEXT.get()
         return handled if handled is None else handled._face or handled
+
+    @contextmanager
+    def _offering(self, context: object) -> Iterator[None]:
+        """Let ``step.context`` be an object of an integration in a part of a step's function."""
+        before = RUNNING.set(replace(self._running("context"), context=context))
+        try:
+            yield
+        finally:
+            RUNNING.reset(before)
 
     @staticmethod
     def _running(what: str) -> RunningStep:

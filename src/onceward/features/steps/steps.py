@@ -83,6 +83,8 @@ class RunningStep:
     """The steps that it belongs to; None outside handlers."""
     counts: dict[str, int] = field(default_factory=dict)
     """Nested steps, by name, that its function has called as plain functions."""
+    context: Any = None
+    """The ``step.context`` of its function: None, or what an integration offers there."""
 
     def inner_key(self, name: str) -> str:
         """Return a key for a nested function with ``@step``."""

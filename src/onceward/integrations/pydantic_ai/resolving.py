@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
-from typing import Any, Final, overload
+from typing import Any, Final, Unpack, overload
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
 
-from onceward import AsyncContext, AsyncPostbox, AsyncRun, Msg, Postbox
+from onceward import AsyncContext, AsyncPostbox, AsyncRun, Msg, Postbox, step
 from onceward.errors import AnswerTimeout, InvalidArgument
 from onceward.integrations.pydantic_ai.scopes import scope_here
+from onceward.message.body import message_type
+from onceward.message.options import SendOptions
 
 PARTS: Final = 3
 
@@ -58,6 +61,39 @@ def resolve(
     )
 
 
+class AskContext:
+    """The ``step.context`` of ``ask``: its messages are sent once, after it has returned."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+
+    def send(self, to: str, body: Any, **options: Unpack[SendOptions]) -> Awaitable[None]:
+        """Send a message, as ``ctx.send`` does; a coroutine may await it."""
+        if isinstance(body, BaseModel):
+            options = {"type": message_type(type(body)), **options}
+            body = body.model_dump(mode="json")
+        self.messages.append([to, body, options])
+        return _Done()
+
+
+class _Done:
+    def __await__(self) -> Generator[None]:
+        """Return at once."""
+        yield from ()
+
+
+async def _asked(ask: Callable[[str], Awaitable[JsonValue]], token: str) -> Any:
+    context = AskContext()
+    with step._offering(context):
+        answer = await ask(token)
+    return {"answer": answer, "messages": context.messages}
+
+
+def _send(messages: list[Any]) -> None:
+    for to, body, options in messages:
+        step.tx.send(to, body, **options)
+
+
 class MessageWaiter(ExternalEventWaiter):
     """Waits by messages: the call of the handler ends until one comes, for days."""
 
@@ -82,11 +118,13 @@ class MessageWaiter(ExternalEventWaiter):
         step_name = scope.step_name(f"{self._agent_name}__external_event.{name}", None)
         token = _token(self._context, step_name)
 
-        async def hand_out(token: str) -> JsonValue:
-            return await ask(token)
-
-        answer = await self._context.step(hand_out, token, name=step_name)
-        if answer is not None:
+        asked = await self._context.step(partial(_asked, ask), token, name=step_name)
+        if asked["messages"]:
+            await self._context.step(
+                partial(_send, asked["messages"]), tx=True, name=f"{step_name}.send"
+            )
+        if asked["answer"] is not None:
+            answer: JsonValue = asked["answer"]
             return answer
         return await self._come(token, timeout)
 
