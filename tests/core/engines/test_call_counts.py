@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from threading import Semaphore
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from tests.waiting import until
@@ -109,6 +109,15 @@ def test_a_send_passes_eight_files(pair: Pair) -> None:
     assert found.within(8, 34, 7), found
 
 
+MEETINGS: Final = 200
+"""
+Messages among which there is one whose threads do not meet.
+
+Threads that write at once wait for each other, and an engine that comes late looks once more: how
+often that happens is a matter of the machine, not of the code. The shortest way is not.
+"""
+
+
 class Running:
     """Two postboxes whose engines run: one handles messages and replies, one handles replies."""
 
@@ -143,11 +152,17 @@ class Running:
 
 @pytest.fixture
 def all_calls() -> Iterator[list[str]]:
-    """The files of the library's functions that any thread calls, once per call."""
+    """
+    The files of the library's functions that any thread calls for messages, once per call.
+
+    The heartbeat is left out: how often it looks while a message is handled is a matter of time.
+    """
     found: list[str] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(ROOT):
+        if event != "call" or not frame.f_code.co_filename.startswith(ROOT):
+            return
+        if not threading.current_thread().name.startswith("onceward-heartbeat"):
             found.append(frame.f_code.co_filename)
 
     before = threading.getprofile()
@@ -185,27 +200,28 @@ def test_a_send_with_engines_packs_its_parcel_in_few_calls(
 
     monkeypatch.setattr(Carriers, "submit", noted)
     sends: list[Calls] = []
-    for _ in range(10):  # now and then another thread is writing, for which a send waits
+    for _ in range(MEETINGS):
         del handed_over[:]
         found = counted(running.send)
         sends += [found] if handed_over[:1] == ["with its parcel"] else []
         running.settle()
-
-    assert [True] == [each.within(13, 63, 13) for each in sorted(sends)[:1]], sends
+        if sends and sends[-1].within(13, 63, 13):
+            return
+    pytest.fail(f"no send of {MEETINGS} kept the budget: {sorted(sends)[:5]}")
 
 
 def test_a_round_trip_takes_few_calls(running: Running, all_calls: list[str]) -> None:
-    """A message, its reply and both receipts are at most 780 calls in 35 files of all threads."""
+    """A message, its reply and both receipts are at most 779 calls in 35 files of all threads."""
     trips: list[tuple[int, int]] = []
-    for _ in range(20):  # a busy machine lets engines look more often
+    for _ in range(MEETINGS):
         del all_calls[:]
         here, _ = called(running.send)
         running.settle()
         there = all_calls[:]
         trips.append((len(here) + len(there), len({*here, *there})))
-    calls, files = min(trips)
-
-    assert (True, True) == (calls <= 780, files <= 35), trips
+        if trips[-1][0] <= 779 and trips[-1][1] <= 35:
+            return
+    pytest.fail(f"no trip of {MEETINGS} kept the budget: {sorted(trips)[:5]}")
 
 
 def test_a_parcel_of_one_frame_is_accepted_in_few_calls(pair: Pair) -> None:
