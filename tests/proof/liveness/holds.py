@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -16,7 +17,8 @@ from tests.file.test_waiting import HOLDER
 from tests.waiting import until
 
 from onceward import Agent, Context, Postbox
-from onceward.errors import OncewardError
+from onceward.errors import OncewardError, PushFailed
+from onceward.message.frame import Frame
 from onceward.transports.function import FunctionTransport
 
 ENDLESS: Final = """
@@ -213,6 +215,86 @@ def carriers(folder: Path, _: Postbox) -> Iterator[None]:
         end.set()
 
 
+class FarPeers:
+    """Peers of y over a function, whose pushes hang while they are held."""
+
+    def __init__(self) -> None:
+        self._held, self._let_go = Event(), Event()
+
+    def push(self, frames: list[Frame]) -> bool:
+        """Answer, or fail; while they are held, hang."""
+        if self._held.is_set():
+            return self._let_go.wait()
+        if frames[0].recipient.startswith("failing"):
+            raise PushFailed("not now")
+        return True
+
+    @contextmanager
+    def hanging(self, y: Postbox, kind: str, number: int) -> Iterator[None]:
+        """Push to peers that have answered, that never answered, or that have failed."""
+        names = [f"{kind}{each}" for each in range(number)]
+        for name in names:
+            y.peers.add(name, "function:far")
+            if kind != "new":
+                sent = y.send(name, 0)
+                until(partial(self._was_pushed, y, kind, name, sent))
+        self._let_go.clear()
+        self._held.set()
+        y._db.write(lambda tx: tx.run("UPDATE _onceward_peers SET due_at = NULL"))
+        for name in names:
+            y.send(name, 1)
+        until(partial(self._all_hang, y, number))
+        yield
+        self._held.clear()
+        self._let_go.set()
+        until(lambda: not y._dispatcher._deliveries._busy.pushes())
+
+    @staticmethod
+    def _was_pushed(y: Postbox, kind: str, name: str, sent: str) -> bool:
+        if kind == "failing":
+            return y._db.read(FAILURES, (name,)) > [(0,)]
+        return y.resolve(sent) not in WAITS
+
+    @staticmethod
+    def _all_hang(y: Postbox, number: int) -> bool:
+        """Return whether each push hangs, or waits for a carrier that is not given to it."""
+        deliveries = y._dispatcher._deliveries
+        carriers = deliveries._carriers
+        assert carriers is not None
+        with carriers._lock:
+            idle = carriers._threads - len(carriers._running)
+            waiting = sum(map(len, carriers._waiting.values()))
+        return idle == 0 and len(deliveries._busy.pushes()) + waiting == number
+
+
+FAILURES: Final = "SELECT failures FROM _onceward_peers WHERE name = ?"
+CARRIERS: Final = 8
+"""Carriers of y: as many for peers that answered, half for new ones, a quarter for failing ones."""
+WAITS: Final = {"pending", "sending"}
+far = FarPeers()
+
+
+@contextmanager
+def known_peers(_: Path, y: Postbox) -> Iterator[None]:
+    """Peers of y that have answered hang, in all of its carriers but one."""
+    with far.hanging(y, "known", CARRIERS - 1):
+        yield
+
+
+@contextmanager
+def new_peers(_: Path, y: Postbox) -> Iterator[None]:
+    """Peers of y that never answered hang, more than there are carriers."""
+    with far.hanging(y, "new", CARRIERS + 4):
+        yield
+
+
+@contextmanager
+def failing_peers(_: Path, y: Postbox) -> Iterator[None]:
+    """Peers of y whose last push failed hang, more than there are carriers."""
+    with far.hanging(y, "failing", CARRIERS + 4):
+        yield
+
+
 @contextmanager
 def directory(folder: Path, _: Postbox) -> Iterator[None]:
     """Another process holds the directory of x's home, and x waits for it."""
@@ -255,6 +337,9 @@ HOLDS: Final[dict[str, Hold]] = {
     "a caller's reader of the same file": own_reader,
     "the recipient of a message": recipient,
     "all carriers": carriers,
+    "own peers that answered": known_peers,
+    "own peers that never answered": new_peers,
+    "own peers that fail": failing_peers,
     "the directory of another home": directory,
     "an event loop": loop,
     "all workers": workers,
@@ -265,7 +350,14 @@ HOLDS: Final[dict[str, Hold]] = {
 def opened(stack: ExitStack, folder: Path) -> Postbox:
     """Open y, in a home of its own."""
     (folder / "mine").mkdir()
+    Postbox(folder / "mine" / "near.db", agent="near", start=False).close()
     box = Postbox(
-        folder / "mine" / "y.db", agent=agent_y(), hold_unknown=True, search=True, workers=2
+        folder / "mine" / "y.db",
+        agent=agent_y(),
+        hold_unknown=True,
+        search=True,
+        workers=2,
+        carriers=CARRIERS,
+        transports={"function": FunctionTransport(far.push)},
     )
     return stack.enter_context(box)

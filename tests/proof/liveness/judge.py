@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Final
 
-from tests.proof.liveness.holds import HOLDS, opened
+from tests.proof.liveness.holds import HOLDS, WAITS, opened
 from tests.proof.liveness.verbs import CALLS, Bystander
 
 from onceward import Postbox
@@ -78,6 +78,7 @@ def judged(held: str, folder: Path) -> Told:
         calls = {name: _of(call, Bystander.of(y)) for name, call in CALLS.items()}
         calls["Postbox(...) and close"] = lambda: _reopen(folder)
         calls["a message that is sent and handled"] = lambda: _delivered(y)
+        calls["a message to a peer that answers"] = lambda: _pushed(y)
         for call in calls.values():  # what a first call loads is not judged
             took(call)
         with HOLDS[held](folder, y):
@@ -95,6 +96,13 @@ def _delivered(y: Postbox) -> None:
     sent = y.session("free").send("y", 1, type="seen")
     until = time.monotonic() + PATIENCE
     while y.resolve(sent) != "acked" and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+def _pushed(y: Postbox) -> None:
+    sent = y.session("free").send("near", 1)
+    until = time.monotonic() + PATIENCE
+    while y.resolve(sent) in WAITS and time.monotonic() < until:
         time.sleep(0.005)
 
 

@@ -11,6 +11,7 @@ from tests.proof.liveness import judge
 from tests.proof.liveness.holds import HOLDS
 from tests.proof.liveness.verbs import CALLS, NOT_CALLED, public
 
+from onceward.core.deliver.carriers import Carriers, Delivery, Share
 from onceward.file import open_files
 
 
@@ -44,3 +45,31 @@ def test_a_verb_that_waits_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     told = judge.judged("a file that is being opened", tmp_path)
 
     assert ["Postbox(...) and close"] == [each.verb for each in told.waited]
+
+
+@pytest.mark.parametrize(
+    ("held", "share", "most"),
+    [
+        ("own peers that answered", "known", 1),
+        ("own peers that never answered", "new", 8),
+        ("own peers that fail", "failing", 8),
+    ],
+)
+def test_a_share_of_carriers_that_starves_others_is_found(
+    held: str, share: Share, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One carrier for all peers that answered, or all carriers for peers that do not."""
+    make = Carriers.__init__
+
+    def planted(self: Carriers, size: int, run: Callable[[Delivery], None]) -> None:
+        make(self, size, run)
+        self._most[share] = most
+
+    monkeypatch.setattr(Carriers, "__init__", planted)
+    monkeypatch.setattr(judge, "PATIENCE", 0.7)
+    monkeypatch.setattr(judge, "TRIES", 1)
+    monkeypatch.setattr(judge, "CALLS", {})
+
+    told = judge.judged(held, tmp_path)
+
+    assert ["a message to a peer that answers"] == [each.verb for each in told.waited]
