@@ -520,7 +520,7 @@ def test_a_retry_without_a_pause_does_not_end_the_call(world: World) -> None:
     """The function is called again at once, in the same call of the handler."""
     calls: list[int] = []
     begun: list[int] = []
-    at_once = RetryPolicy(lambda _: 0.0, lambda state: state.attempt_number >= 3)  # type: ignore[arg-type]
+    at_once = RetryPolicy(lambda _: 0.0, lambda state: state.attempt_number >= 3)
 
     def away() -> int:
         calls.append(step.attempt)
@@ -1053,7 +1053,7 @@ def test_a_coroutine_that_waits_leaves_none_of_its_steps_unstored(tmp_path: Path
 
     @agent.on(Job)
     async def work(job: Job, ctx: AsyncContext) -> str:
-        policy = RetryPolicy(lambda _: 0.01, lambda _: False)  # type: ignore[arg-type]
+        policy = RetryPolicy(lambda _: 0.01, lambda _: False)
         found = await asyncio.gather(ctx.step(away, retry=policy), ctx.step(slow))
         return " ".join(found)
 

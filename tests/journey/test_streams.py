@@ -183,7 +183,7 @@ def test_a_step_that_is_called_again_begins_its_stream_again(world: World, tx: b
             if len(tries) < 2:
                 raise ConnectionError
 
-        at_once = RetryPolicy(lambda _: 0.0, lambda _: False)  # type: ignore[arg-type]
+        at_once = RetryPolicy(lambda _: 0.0, lambda _: False)
         ctx.step(turn, attempts=3, retry=at_once, tx=tx)
 
     box = world.open(writing(work))

@@ -271,7 +271,9 @@ def _check_batch(options: HandlerOptions) -> None:
 def _policy(given: RetryPolicy | None) -> RetryPolicy | None:
     if given is None or isinstance(given, RetryPolicy):
         return given
-    raise InvalidArgument(f"retry={quoted(given)} must be a RetryPolicy")
+    raise InvalidArgument(
+        f"retry={quoted(given)} must be a RetryPolicy; retry_on and no_retry choose by exception"
+    )
 
 
 def _rate(given: GivenRate) -> Rate:
