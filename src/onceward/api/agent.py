@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, Never, ParamSpec, Self, TypeVar, Unpack
+from functools import partial
+from inspect import isfunction
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+)
 
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
@@ -117,14 +131,15 @@ class Agent(Handlers):
         rules = handler_rules(options)
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
-            self._check_new(pattern)
+            self._check_new(pattern, call)
             model = None if isinstance(what, str) else what
             found = (
                 message_signature(call, model)
                 if rules.batch is None
                 else _batch_signature(call, model, pattern)
             )
-            self.handlers.append(
+            _put(
+                self.handlers,
                 Handler(
                     pattern=pattern,
                     call=call,
@@ -134,7 +149,7 @@ class Agent(Handlers):
                     rules=rules,
                     dependencies=Dependencies(found.needs, self.overrides) if found.needs else None,
                     around=(self._around,),
-                )
+                ),
             )
             return call
 
@@ -143,6 +158,7 @@ class Agent(Handlers):
     def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
         """Call *work* with each postbox that is opened for this agent, before its engines start."""
         _callable("at_open", work)
+        self._openings = [each for each in self._openings if not same_place(each, work)]
         self._openings.append(work)
         return work
 
@@ -248,8 +264,11 @@ class Agent(Handlers):
             called = schedule_name(own if name is None else name)
             kind = f"schedule.{called}"
             self.on(kind, **options)(call)
+            add = partial(_add_schedule, called, type=kind, **policies, **rule)
+            known = [each for each in self._openings if getattr(each, "args", ()) == (called,)]
+            self._openings = [each for each in self._openings if each not in known]
+            self._openings.append(add)
             self._schedules.add(called)
-            self.at_open(lambda box: box.schedules.add(called, type=kind, **policies, **rule))
             return call
 
         return declare
@@ -260,7 +279,7 @@ class Agent(Handlers):
             msg = f"include={quoted(other)} must be an Agent"
             raise InvalidArgument(msg)
         for handler in other.handlers:
-            self._check_new(handler.pattern)
+            self._check_new(handler.pattern, None)
             included = _overridable(handler, self.overrides)
             self.handlers.append(replace(included, around=(self._around, *handler.around)))
         for served in other.sessions:
@@ -327,14 +346,20 @@ class Agent(Handlers):
         return declare
 
     def _serve(self, handler: SessionHandler) -> None:
-        if any(known.pattern == handler.pattern for known in self.sessions):
+        known = next((each for each in self.sessions if each.pattern == handler.pattern), None)
+        if known is not None and not same_place(known.call, handler.call):
             raise InvalidArgument(f"agent {self.name} already serves sessions {handler.pattern!r}")
         self._check_reached(self.handlers[0].pattern if self.handlers else None, [handler])
-        self.sessions.append(handler)
+        _put(self.sessions, handler)
 
-    def _check_new(self, pattern: str) -> None:
-        """Raise InvalidArgument for a pattern that is handled already or that gets no message."""
-        if any(known.pattern == pattern for known in self.handlers):
+    def _check_new(self, pattern: str, call: object) -> None:
+        """
+        Raise InvalidArgument for a pattern that is handled already or that gets no message.
+
+        A function may take the place of its earlier self: a notebook's cell is run again.
+        """
+        known = next((each for each in self.handlers if each.pattern == pattern), None)
+        if known is not None and not same_place(known.call, call):
             raise InvalidArgument(f"agent {self.name} already handles {pattern!r}")
         if pattern in self._awaited:
             raise InvalidArgument(f"agent {self.name} waits for {pattern}, so no handler gets it")
@@ -349,6 +374,44 @@ class Agent(Handlers):
             f" handler for {pattern!r}: name the sessions that have runs, as in"
             " @agent.session('chat-*'), or declare the handler on another agent"
         )
+
+
+class _Patterned(Protocol):
+    @property
+    def pattern(self) -> str:
+        """Return what it handles."""
+
+
+H = TypeVar("H", bound=_Patterned)
+
+
+def _put(known: list[H], new: H) -> None:
+    """Add a handler, or put it in the place of the one with its pattern."""
+    for at, each in enumerate(known):
+        if each.pattern == new.pattern:
+            known[at] = new
+            return
+    known.append(new)
+
+
+def same_place(known: Any, new: Any) -> bool:
+    """
+    Return whether a function is another one, made again at the same place of a source.
+
+    Two functions of one name in a file are two, and so are those of one place that use other
+    values. The text of a notebook's cell is in no file: there the name is enough.
+    """
+    if known is new or not (isfunction(known) and isfunction(new)):
+        return False
+    first, second = known.__code__, new.__code__
+    named = (known.__module__, known.__qualname__) == (new.__module__, new.__qualname__)
+    values = (known.__closure__, known.__defaults__) == (new.__closure__, new.__defaults__)
+    at = (first.co_filename, first.co_firstlineno) == (second.co_filename, second.co_firstlineno)
+    return named and ((at and values) or not Path(second.co_filename).exists())
+
+
+def _add_schedule(name: str, box: Any, **rule: Any) -> None:
+    box.schedules.add(name, **rule)
 
 
 def _batch_signature(
