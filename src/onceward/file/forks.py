@@ -30,7 +30,7 @@ import apsw
 from onceward.errors import ForkedProcess
 from onceward.message.clock import monotonic
 
-PATIENCE: Final = 0.5
+PATIENCE: Final = 2.0
 """Maximum seconds that a fork waits for threads to leave SQLite."""
 LOOK: Final = 0.001
 """Seconds between two looks whether they have."""

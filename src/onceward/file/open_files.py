@@ -103,8 +103,8 @@ def refuse_inherited(path: Path) -> None:
 
 
 def _hold_all(until: float, later: forks.Later) -> None:
-    """Keep all threads but this one from writing."""
-    for database in list(files.values()):
+    """Keep all threads but this one from writing; no file waits for another that is in use."""
+    for database in sorted(files.values(), key=lambda each: not each.writer.queue.taken):
         database.hold(until, later)
 
 
