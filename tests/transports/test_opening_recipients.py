@@ -16,7 +16,7 @@ from onceward.transports import file
 
 TINY = 4096
 """Bytes of prepared statements below which a file has none of ours."""
-OPENING = 19
+OPENING = 18
 """Statements from the connection to the commit of the open barrier, pragmas included."""
 
 

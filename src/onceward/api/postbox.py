@@ -264,7 +264,7 @@ class Postbox(Session, EventSource):
         register_at_opening(self._home, self._db, profile, engines=engines)
 
     def _build_runtime(self, ids: IdSource) -> None:
-        db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
+        db, settings, hooks = self._db, self._settings, self._hooks
         self._directory = DirectoryCache(self._home, db)
         self._outbox = Outbox(
             db,
@@ -283,7 +283,7 @@ class Postbox(Session, EventSource):
             settings=settings,
             hooks=hooks,
             outbox=self._outbox,
-            rng=rng,
+            rng=self._rng,
             policy=settings.handling_policy,
             steps=make_steps,
             streams=make_streams,
@@ -292,10 +292,10 @@ class Postbox(Session, EventSource):
         super().__init__(
             DEFAULT_SESSION, db=db, outbox=self._outbox, consumer=self._consumer, settings=settings
         )
+        tasks = self._run_channel_tasks, self._send_scheduled
+        collect = partial(self._routes.collect, self._deps)
         self._dispatcher = Dispatcher(
-            self._deps,
-            routes=self._routes,
-            background_tasks=(self._run_channel_tasks, self._send_scheduled),
+            self._deps, routes=self._routes, background_tasks=tasks, collect=collect
         )
         self._audit_damage: Callable[[list[Violation]], None] | None = None
         if settings.audit:
@@ -679,6 +679,7 @@ class Postbox(Session, EventSource):
         moved = 0
         with self._db.outside_handler():
             self._db.recover()
+            moved += self._dispatcher.collect()
             for _ in range(MAX_ROUNDS):
                 step = self._dispatcher.run_due()
                 step += sum(engine.run_due() for engine in self._engines)

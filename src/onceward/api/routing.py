@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from onceward.api.features import STORING, judging
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver import peers
+from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import (
     ChecksUrls,
     Elsewhere,
@@ -24,10 +26,13 @@ from onceward.core.deliver.transport import (
     Transport,
     TransportContext,
 )
-from onceward.errors import InvalidArgument, Unreachable
-from onceward.file import file_checks, forks, open_files
+from onceward.core.engine.engine_loop import RuntimeDeps
+from onceward.errors import ForeignHandle, InvalidArgument, StoreUnusable, Unreachable
+from onceward.file import file_checks, foreign_library, forks, open_files
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryHandle
+from onceward.file.notify import Owed
+from onceward.hooks import Hooks
 from onceward.message.error_text import error_text
 from onceward.message.log import log
 from onceward.message.names import AGENT, quoted
@@ -128,6 +133,45 @@ class TransportRouter:
             return []
         return [scheme for scheme, each in self._placed.items() if not each.here()]
 
+    def left(self, name: str) -> Path | None:
+        """Return the file of a peer that another library uses in this process; else None."""
+        url = peers.url_of(self._db.read, name) or self._urls.get(name) or self._beside(name) or ""
+        return _left(url)
+
+    def collect(self, deps: RuntimeDeps, owed: Owed, stopping: Event) -> int:
+        """
+        Deliver to our agent what another one has for it, from that one's file.
+
+        It is the delivery of the other agent, by its leases and parcels, from a process that may
+        open both files. Its rules for weaker receipts are the default ones. The note stays if that
+        fails; return the number of parcels.
+        """
+        wanted = Settings._inherit(
+            busy_timeout=min(self._settings.busy_timeout, self._settings.deliver_timeout)
+        )
+        try:
+            db = Database.open(
+                owed.path, agent=owed.agent, settings=wanted, vfs=self._vfs, mode="deliver"
+            )
+        except StoreUnusable as error:
+            if not isinstance(error, ForeignHandle):
+                owed.done()
+            raise
+        try:
+            theirs = replace(deps, db=db, settings=wanted, hooks=Hooks())
+            deliveries = Deliveries(
+                theirs,
+                _Here(self._db.agent),
+                policy=wanted.delivery_policy,
+                stopping=stopping,
+                wake=lambda: None,
+            )
+            count = deliveries.deliver(self._db.agent)
+            owed.done()
+        finally:
+            db.close()
+        return count
+
     def schemes(self) -> list[str]:
         """Return the schemes that a url may have."""
         return sorted({*self._transports, *self._factories, *_installed()})
@@ -201,6 +245,8 @@ class TransportRouter:
         found = url or self._urls.get(name) or self._beside(name) or _nowhere(name)
         scheme = found.partition(":")[0]
         made = self._transports.get(scheme)
+        if foreign_library.theirs and _left(found) is not None:
+            raise Elsewhere
         if made is not None:
             if scheme in self._placed and not self._placed[scheme].here():
                 raise Elsewhere
@@ -325,6 +371,35 @@ def _close_within(seconds: float, transport: Transport, agent: str) -> None:
         log.warning("transport hangs", agent=agent, schemes=schemes, seconds=seconds)
     for error in raised:
         raise error
+
+
+def _left(url: str) -> Path | None:
+    """Return the path of a file url if another library uses the file in this process."""
+    scheme, _, path = url.partition(":")
+    return Path(path) if scheme == "file" and foreign_library.has(path) else None
+
+
+class _Here:
+    """The route to the agent of a postbox of this process."""
+
+    def __init__(self, agent: str) -> None:
+        self._transport, self._url = MemoryTransport(), f"memory:{agent}"
+
+    def features(self, _name: str, _url: str | None) -> Features:
+        """Return the promises of a call within the process."""
+        return self._transport.features
+
+    def elsewhere(self) -> list[str]:
+        """Return nothing: it is here."""
+        return []
+
+    def left(self, _name: str) -> Path | None:
+        """Return nothing, as above."""
+        return None
+
+    def route(self, _name: str, _url: str | None) -> tuple[Transport, str]:
+        """Return the transport and the url of the agent."""
+        return self._transport, self._url
 
 
 def _nowhere(name: str) -> NoReturn:

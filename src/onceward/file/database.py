@@ -152,7 +152,7 @@ class Database:
         self.closing = False
         """Whether its last user has closed it: another opening waits until the file is closed."""
         self._openings, self._migrated = 0, False
-        self._only_takes_parcels = only_takes_parcels
+        self.only_takes_parcels = only_takes_parcels
         self._reopening = _Reopening()
         self.time = MonotonicFileClock()
         self.agent, self.file_id = agent or "", ""
@@ -223,7 +223,7 @@ class Database:
                 return cls._shared(found, agent, mode, chosen, clock)
             with open_files.turn(name):  # of this file: threads that open others do not wait
                 if name not in open_files.files and file_checks.file_key(real) == name[0]:
-                    return cls._first(make, real, name, chosen)
+                    return cls._first(make, real, name, chosen, mode)
 
     @classmethod
     def _existing(cls, real: Path, mode: OpenMode, settings: Settings) -> file_checks.FileKey:
@@ -241,11 +241,20 @@ class Database:
 
     @classmethod
     def _first(
-        cls, make: Callable[[Path], Self], real: Path, name: open_files.Name, settings: Settings
+        cls,
+        make: Callable[[Path], Self],
+        real: Path,
+        name: open_files.Name,
+        settings: Settings,
+        mode: OpenMode,
     ) -> Self:
         """Open a file that is not open in this process; the thread holds its lock."""
         foreign_library.install_hook()
         open_files.create(real, allow_network=settings.network_filesystem)
+        if mode == "deliver" and foreign_library.theirs and foreign_library.has(real):
+            raise ForeignHandle(
+                f"sqlite3 uses {real} in this process: its own process must collect"
+            )
         cls._refuse_foreign(real)
         made = make(real)
         made.users = 1
@@ -302,8 +311,8 @@ class Database:
 
     def _take_any_use(self) -> None:
         """Reconnect with the memory that uses other than accepting parcels need."""
-        if self._only_takes_parcels:
-            self._only_takes_parcels = False
+        if self.only_takes_parcels:
+            self.only_takes_parcels = False
             with self.writer.exclusive():
                 self.reopen()
 
@@ -322,7 +331,7 @@ class Database:
 
     def rest_after_parcel(self) -> None:
         """Rest if the file only accepts parcels; in any other use it may be needed soon."""
-        if self._only_takes_parcels:
+        if self.only_takes_parcels:
             self.rest()
 
     def rest(self) -> None:
@@ -424,7 +433,7 @@ class Database:
             self.path, vfs=self.vfs, patience=self.busy_handler, statements=self._statements
         )
         try:
-            if self._only_takes_parcels:
+            if self.only_takes_parcels:
                 con.execute(SMALL_CACHE)
             self._preflight(con)
         except BaseException:
@@ -435,7 +444,7 @@ class Database:
     @property
     def _statements(self) -> int:
         """Number of prepared statements to keep."""
-        return FEW_STATEMENTS if self._only_takes_parcels else STATEMENTS
+        return FEW_STATEMENTS if self.only_takes_parcels else STATEMENTS
 
     def _preflight(self, con: apsw.Connection) -> None:
         """Refuse an unsuitable file before changing it."""

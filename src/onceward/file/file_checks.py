@@ -225,6 +225,13 @@ def boot_id() -> str:
         return ""
 
 
+LEFT: Final = (
+    "{} is open with sqlite3 in the process that sends this, so only a process of its own agent may"
+    " fetch it"
+)
+"""Why messages and receipts for the agent of a file wait."""
+LEFT_GLOB: Final = LEFT.format("*")
+
 DESCRIPTORS: Final = 3
 """Descriptors of an open database: file, WAL and shared memory."""
 UNLIMITED: Final = 65_536

@@ -8,6 +8,7 @@ never depends on a notification.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import socket
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from onceward.file import forks, open_files
 from onceward.file.file_checks import file_key
@@ -28,6 +29,8 @@ from onceward.message.ids import new_token
 Direction = Literal["out", "in"]
 """Listeners of a notification: ``out`` the dispatcher, ``in`` workers and waiting readers."""
 
+OWED: Final = ".owed"
+"""End of the name of a note in the folder of a file, see ``Notifier.ask_to_collect``."""
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
 LOOKS: Final = 10
 """Number of files that are checked at the caller's interval; more are checked less often."""
@@ -98,6 +101,26 @@ class Notifier:
             self._list_others(changed)
         if names := self._seen[1][side]:
             _send(names)
+
+    def ask_to_collect(self, path: Path, agent: str) -> None:
+        """Have a process of this file's agent collect what *agent*, in *path*, has for it."""
+        with suppress(OSError):
+            if self._folder is not None and (key := file_key(path)) is not None:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                begun = self._folder / new_token()
+                begun.write_text(json.dumps([agent, str(path)]), encoding="utf-8")
+                begun.replace(self._folder / f"{key[0]:x}-{key[1]:x}{OWED}")
+        self.notify_others("out")
+
+    def to_collect(self) -> list[Owed]:
+        """Return what other agents have for this file's agent and cannot deliver."""
+        found = list[Owed]()
+        if self._folder is not None:
+            with suppress(OSError):
+                for name in os.listdir(self._where):
+                    if name.endswith(OWED):
+                        found += _owed(self._folder / name)
+        return found
 
     def is_heard(self, side: Direction) -> bool:
         """Return whether a listener of *side* waits in this process or another."""
@@ -267,6 +290,32 @@ class Notifier:
                 side: tuple(name for name in others if name.endswith(f".{side}"))
                 for side in self._listeners
             })  # fmt: skip
+
+
+class Owed(NamedTuple):
+    """A note that an agent has something for this file, and may not open it."""
+
+    agent: str
+    path: Path
+    """File of the agent."""
+    note: Path
+    written_at: int
+
+    def done(self) -> None:
+        """Remove the note, unless it was written again: there is more since."""
+        with suppress(OSError):
+            if self.note.stat().st_mtime_ns == self.written_at:
+                self.note.unlink()
+
+
+def _owed(note: Path) -> list[Owed]:
+    """Read a note; return nothing for one that has been removed or is not ours."""
+    try:
+        written_at = note.stat().st_mtime_ns
+        agent, path = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return []
+    return [Owed(str(agent), Path(str(path)), note, written_at)]
 
 
 def _send(names: Iterable[str]) -> None:

@@ -90,6 +90,11 @@ def remove(database: Any) -> None:
             del files[name]
 
 
+def of(key: FileKey) -> list[Any]:
+    """Return the open databases of a file."""
+    return [database for (known, _), database in list(files.items()) if known == key]
+
+
 def finds(path: Path | str) -> bool:
     """Return whether this process has the file at *path* open."""
     key = file_key(path)

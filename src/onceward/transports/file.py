@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from onceward.core.deliver.transport import Accept, Features
 from onceward.core.engine.threads import engine_threads
 from onceward.errors import (
+    ForeignHandle,
     InvalidArgument,
     OncewardError,
     OutOfDescriptors,
@@ -28,8 +29,8 @@ from onceward.errors import (
     Unreachable,
     WrongAgent,
 )
-from onceward.file import forks, open_files
-from onceward.file.file_checks import DESCRIPTORS, descriptors_left, file_key, files_limit
+from onceward.file import foreign_library, forks, open_files
+from onceward.file.file_checks import DESCRIPTORS, FileKey, descriptors_left, file_key, files_limit
 from onceward.message.clock import monotonic
 from onceward.message.error_text import error_text
 from onceward.message.parcel import Answer, Parcel
@@ -149,6 +150,14 @@ class FileSlots:
             idle = slot is not None and slot.retire()
         if slot is not None and idle:
             self._close(slot)
+
+    def leave(self, file: FileKey) -> None:
+        """Close a file for all transports, or mark it to be closed by its last user."""
+        with self._lock:
+            keys = list(self._slots)
+        for key in keys:
+            if file_key(key[1]) == file:
+                self.forget(key)
 
     def shed(self) -> None:
         """Close every idle file."""
@@ -279,6 +288,7 @@ def _out(why: str) -> OutOfDescriptors:
 
 slots: Final = FileSlots()
 """The files of all file transports of this process."""
+foreign_library.releasing.append(slots.leave)
 
 forks.in_child(slots.leave_to_the_parent)
 
@@ -312,6 +322,7 @@ class FileTransport:
             Unreachable: there is no such file yet, or other processes hold its lock.
             Refused: the file belongs to another agent or cannot be used.
             OutOfDescriptors: this process has too many files open; the peer is not at fault.
+            ForeignHandle: another library uses the file in this process.
 
         """
         path = url.removeprefix(SCHEME)
@@ -327,6 +338,11 @@ class FileTransport:
                 slots.give_back(slot)
                 self._threads.wake_held()
         except (Refused, Unreachable, OutOfDescriptors):
+            raise
+        except ForeignHandle:
+            if (key := file_key(path)) is not None and not foreign_library.has(path):
+                until = monotonic() + foreign_library.SEEN_FOR
+                foreign_library.note(path, key, until)
             raise
         except WrongAgent as error:
             raise Refused(str(error)) from error

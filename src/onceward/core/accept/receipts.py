@@ -29,7 +29,8 @@ SELECT EXISTS (SELECT 1
                  FROM _onceward_receipts AS r LEFT JOIN _onceward_peers AS p ON p.name = r.peer
                 WHERE coalesce(p.due_at, 0) <= ?1
                   AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
-                      (SELECT value FROM json_each(?2)))
+                      (SELECT value FROM json_each(?2))
+                  AND ':' || r.peer NOT IN (SELECT value FROM json_each(?2)))
 """
 PRUNE: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
 
@@ -97,7 +98,7 @@ def first(
 
 
 def any_due(rows: Rows, now: Millis, elsewhere: str) -> bool:
-    """Return whether receipts wait for a peer; *elsewhere* lists schemes of other processes."""
+    """Return whether receipts wait for a peer; *elsewhere*: schemes and :peers of others."""
     return bool(rows(DUE, (now, elsewhere))[0][0])
 
 

@@ -30,6 +30,7 @@ from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.send import sent
 from onceward.errors import (
+    ForeignHandle,
     LeaseLost,
     OncewardError,
     OutOfDescriptors,
@@ -617,8 +618,8 @@ def _pause() -> Millis:
 
 
 def _is_our_own(error: Exception) -> bool:
-    """Return whether a push failed for lack of descriptors or memory in this process."""
-    return isinstance(error, OutOfDescriptors | MemoryError) or (
+    """Return whether a push failed because of this process: descriptors, memory, its sqlite3."""
+    return isinstance(error, OutOfDescriptors | MemoryError | ForeignHandle) or (
         isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
     )
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Event
 from typing import Final, NamedTuple
 
 from onceward.core import dead_letters
@@ -15,9 +20,12 @@ from onceward.core.deliver.transport import Routes
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.engine_loop import DeadOwnerReaper, EngineLoop, RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
+from onceward.core.engine.threads import engine_threads
 from onceward.core.send import sent
 from onceward.errors import OncewardError
+from onceward.file import file_checks, foreign_library, forks
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
+from onceward.file.notify import Notifier, Owed
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, monotonic
 from onceward.message.log import log
@@ -71,6 +79,11 @@ SELECT i.paused_at, i.clock_at,
   FROM _onceward_file_info AS i"""
 
 
+def _leave_owed(_owed: Owed, _stopping: Event) -> int:
+    """Collect nothing."""
+    return 0
+
+
 class _Agenda(NamedTuple):
     """The due work in the file."""
 
@@ -101,10 +114,16 @@ class Dispatcher:
         *,
         routes: Routes,
         background_tasks: Sequence[Callable[[], None]] = (),
+        collect: Callable[[Owed, Event], int] = _leave_owed,
     ) -> None:
         self._db, self._settings = deps.db, deps.settings
         self._routes, self._background_tasks = routes, background_tasks
         self._policy = deps.settings.delivery_policy
+        self._collect_one, self._collecting, self._noticed = collect, forks.new_lock(), -1
+        self._left: set[str] = set()
+        """Peers whose files another library uses in this process."""
+        self._waiting: dict[str, float] = {}
+        """Those that have something to collect, since when; inf once the file says so."""
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         reaper = DeadOwnerReaper(deps.db, owners=peers.owners, free=peers.end_dead_owner)
         self._loop = EngineLoop(deps.db, "dispatcher", self._dispatch_due, reaper=reaper)
@@ -143,6 +162,9 @@ class Dispatcher:
     def push_owed(self, timeout: float) -> None:
         """Wait up to *timeout* seconds until the receipts that can be pushed are pushed."""
         deadline = monotonic() + timeout
+        if foreign_library.theirs and self._loop.started:
+            with suppress(OncewardError):
+                self._reachable(self._agenda().callers)
         while self._loop.started and self._owes() and monotonic() < deadline:
             self._db.writer.queue.hurry()
             self._notify()
@@ -152,7 +174,9 @@ class Dispatcher:
         try:
             if self._loop.stopping.is_set() or self._agenda().paused:
                 return False
-            elsewhere = json.dumps(self._routes.elsewhere())
+            elsewhere = json.dumps(
+                [*self._routes.elsewhere(), *(f":{name}" for name in self._left)]
+            )
             return receipts.any_due(self._db.read, self._db.now(), elsewhere)
         except OncewardError:
             return False
@@ -168,10 +192,61 @@ class Dispatcher:
 
     def _dispatch_due(self) -> float | None:
         """Give every peer that has messages to a carrier; return the seconds until more is due."""
+        if self._noticed != self._db.notifier.remote_out:
+            self._noticed = self._db.notifier.remote_out
+            self._begin_collecting()
         agenda = self._plan()
-        for name, share in agenda.callers.items():
+        callers = self._reachable(agenda.callers) if foreign_library.theirs else agenda.callers
+        for name, share in callers.items():
             self._deliveries.begin(name, share)
         return self._idle_for(agenda)
+
+    # -- peers whose files this process must not open --------------------------------------------
+
+    def _reachable(self, callers: dict[str, Share]) -> dict[str, Share]:
+        """Return the peers to push to; ask the processes of the others to collect."""
+        left = {name: path for name in callers if (path := self._routes.left(name)) is not None}
+        for path in left.values():
+            Notifier(path).ask_to_collect(self._db.path, self._db.agent)
+        self._left |= left.keys()
+        self._tell_left(left)
+        return {name: share for name, share in callers.items() if name not in left}
+
+    def _tell_left(self, left: dict[str, Path]) -> None:
+        """Store why a peer waits, once it has waited for a while: nothing has collected."""
+        now, before = monotonic(), self._waiting
+        self._waiting = {name: before.get(name, now) for name in left}
+        for name, path in left.items():
+            if now - self._waiting[name] >= engine.MAX_IDLE_SECONDS:
+                why, self._waiting[name] = file_checks.LEFT.format(path), math.inf
+                self._db.write(partial(peers.note_left, name=name, error=why))
+
+    def _begin_collecting(self) -> None:
+        """Collect on a thread of its own, because another agent's file may be busy."""
+        if not self._collecting.locked() and self._db.notifier.to_collect():
+            with suppress(RuntimeError):  # the system starts no thread: the next notice tries again
+                engine_threads().run("onceward-collector", self._collect_beside)
+
+    def _collect_beside(self) -> None:
+        self.collect()
+
+    def collect(self) -> int:
+        """Deliver to this agent what others have for it and may not deliver; return how many."""
+        if not self._collecting.acquire(blocking=False):
+            return 0
+        count = 0
+        try:
+            tried = set[Owed]()
+            while fresh := set(self._db.notifier.to_collect()) - tried:
+                tried |= fresh
+                for owed in fresh:
+                    try:
+                        count += self._collect_one(owed, self._loop.stopping)
+                    except OncewardError as error:  # its agent asks again
+                        log.failure("warning", "nothing collected", error, agent=self._db.agent)
+        finally:
+            self._collecting.release()
+        return count
 
     def run_due(self) -> int:
         """
@@ -179,7 +254,10 @@ class Dispatcher:
 
         An error at one peer is stored with that peer. If the file cannot store it, it is raised.
         """
-        return sum(map(self._deliveries.deliver, self._plan().callers))
+        callers = self._plan().callers
+        if foreign_library.theirs:
+            callers = self._reachable(callers)
+        return sum(map(self._deliveries.deliver, callers))
 
     # -- looking ----------------------------------------------------------------------------
 

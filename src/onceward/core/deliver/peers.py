@@ -92,6 +92,7 @@ UPDATE _onceward_peers
        lease_at = NULL
  WHERE name = :name AND (owner IS NULL OR owner = :owner)
 """
+NOTE_LEFT: Final = "UPDATE _onceward_peers SET last_error = ? WHERE name = ?"
 MARK_PUSHED: Final = """
 UPDATE _onceward_outbox SET pushed = 1 WHERE seq IN (SELECT value FROM json_each(?)) AND NOT pushed
 """
@@ -379,6 +380,12 @@ def defer(tx: StoreTransaction, held: PeerLease, error: str, *, due_at: Millis) 
     """Release the lease until the moment that the peer requested; this is not a failure."""
     if not tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}):
         raise _lost(held)
+
+
+def note_left(tx: StoreTransaction, name: str, error: str) -> None:
+    """Record why this process leaves a peer to another one, which may push at once."""
+    tx.run(KNOW, (name,))
+    tx.run(NOTE_LEFT, (error[:500], name))
 
 
 def note_error(tx: StoreTransaction, name: str, error: str, *, owner: str, due_at: Millis) -> None:

@@ -182,6 +182,10 @@ class Routes(Protocol):
         """Return the schemes whose peers currently only other processes of the home reach."""
         ...
 
+    def left(self, name: str) -> Path | None:
+        """Return the file of a peer that another library uses in this process; else None."""
+        ...
+
     def route(self, name: str, url: str | None) -> tuple[Transport, str]:
         """Return the transport, created if necessary, and the url; raise Unreachable."""
         ...

@@ -43,6 +43,7 @@ SOUND: Final = {
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
 CHECKS: Final = {
     "paused": "paused", "breaker open": "breakers", "peer failing": "breakers",
+    "left to its process": "breakers",
     "dead letters": "dead letters", "retry": "lanes", "answer": "replies",
     "schedule failing": "schedules", "schedule withdrawn": "schedules",
 }  # fmt: skip

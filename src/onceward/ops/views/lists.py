@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from onceward.file.file_checks import LEFT_GLOB
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.dates import Schedule
@@ -109,6 +110,11 @@ class Peer:
 
 
 PEERS: Final = by_name(Peer, "onceward_peers", "name")
+LEFT_PEERS: Final = f"""
+SELECT {columns(Peer)} FROM onceward_peers
+ WHERE last_error GLOB :left AND failures = 0
+ ORDER BY name
+"""
 WORST_PEERS: Final = f"""
 SELECT {columns(Peer)} FROM onceward_peers
  ORDER BY breaker = 'closed', failures DESC, name LIMIT :limit
@@ -123,6 +129,11 @@ def peers(source: Source, *, after: str = "", limit: int = EVERYTHING) -> tuple[
 def worst_peers(source: Source, limit: int) -> tuple[Peer, ...]:
     """Return peers, failing ones first."""
     return values(source, Peer, WORST_PEERS, limit=limit)
+
+
+def left_peers(source: Source) -> tuple[Peer, ...]:
+    """Return peers whose own processes must fetch what waits for them."""
+    return values(source, Peer, LEFT_PEERS, left=LEFT_GLOB)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Final
 
-from onceward.file.file_checks import is_dead
+from onceward.file.file_checks import LEFT_GLOB, is_dead
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.handler_work import StepInfo
@@ -398,6 +399,15 @@ def peer_why(source: Source, name: str) -> Why | None:
             cure=f"onceward peers reset {name} --agent {agent}",
             of=name,
         )
+    if not peer.failures and peer.last_error and fnmatchcase(peer.last_error, LEFT_GLOB):
+        text = f"Messages and receipts for {name} are to be fetched: {peer.last_error}"
+        return Why(
+            reason="left to its process",
+            parts=(text,),
+            level="act",
+            cure=f"onceward relay --agent {name}",
+            of=name,
+        )
     if peer.failures:
         return Why(
             reason="peer failing",
@@ -478,6 +488,9 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
             break
         if (why := peer_why(source, peer.name)) is not None:
             yield why
+    for peer in lists.left_peers(source):
+        if (why := peer_why(source, peer.name)) is not None:
+            yield why
     if found.dead_letters:
         text = f"{_many(found.dead_letters, 'dead letter')} of {agent} to replay or discard"
         cure = f"onceward dead ls --agent {agent}"
@@ -505,6 +518,8 @@ def _undelivered(source: Source, found: overview.Overview, now: Millis) -> Itera
     if now - since_at < waiting.UNTAKEN_AFTER:
         return
     for peer in values(source, lists.Peer, PEER, name=name):
+        if fnmatchcase(peer.last_error or "", LEFT_GLOB):
+            return
         if peer.failures or (peer.owner is not None and not is_dead(peer.owner)):
             return
     agent = found.file.agent
