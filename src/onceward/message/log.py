@@ -115,7 +115,11 @@ class Log:
 
     def takes(self, level: Level) -> bool:
         """Return whether lines of *level* may be written; structlog decides line by line."""
-        return bool(quietly(_takes, level, failed=LOST.add))
+        try:  # not by ``quietly``: each round of a worker asks
+            return _structlog() is not None or STDLIB.isEnabledFor(NUMBERS[level])
+        except Exception as error:  # noqa: BLE001 - the application may have replaced the logger
+            LOST.add(error)
+            return False
 
     def write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         """Write one line, unless the configuration drops lines of *level*."""
@@ -131,10 +135,6 @@ class Log:
             return
         more = {name: value for source in _sources for name, value in source().items()}
         getattr(logger, level)(event, **{**more, **self._fields, **fields})
-
-
-def _takes(level: Level) -> bool:
-    return _structlog() is not None or STDLIB.isEnabledFor(NUMBERS[level])
 
 
 def _structlog() -> Any:
