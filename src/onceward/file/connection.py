@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -86,6 +88,40 @@ def check_version(version: str = "") -> None:
         )
 
 
+class Moves:
+    """
+    The files whose connections threads are opening or closing now.
+
+    Their descriptors are ours, although apsw does not list such a connection.
+    """
+
+    def __init__(self) -> None:
+        self.last: object = None
+        """Another object after each change."""
+        self.paths: dict[int, str] = {}
+        """The files, by thread."""
+
+    @contextmanager
+    def of(self, path: str) -> Iterator[None]:
+        """Record that this thread opens or closes a connection during a block."""
+        self.paths[get_ident()] = path
+        try:
+            yield
+        finally:
+            self.last = object()  # before its file is removed: a look in between is repeated
+            self.paths.pop(get_ident(), None)
+
+    def touches(self, path: Path) -> bool:
+        """Return whether a thread is opening or closing a connection to *path*."""
+        return any(_is_same(name, path) for name in list(self.paths.values()))
+
+
+moves: Final = Moves()
+"""Those of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=moves.paths.clear)  # the child lacks their threads
+
+
 def connect(
     path: Path,
     *,
@@ -113,7 +149,7 @@ def connect(
     forks.refuse_if_stuck(path)
     con = None
     try:
-        with forks.opening_or_closing():
+        with forks.opening_or_closing(), moves.of(str(path)):
             con = apsw.Connection(
                 f"file:{quote(str(path))}{'?immutable=1' if immutable else ''}",
                 flags | apsw.SQLITE_OPEN_URI,
@@ -140,7 +176,7 @@ def connect(
 def close(con: apsw.Connection | None) -> None:
     """Close a connection; ignore errors of the disk, because commits are in the WAL."""
     if con is not None:
-        with suppress(apsw.Error), forks.opening_or_closing():
+        with suppress(apsw.Error), forks.opening_or_closing(), moves.of(con.filename):
             con.close(force=True)
 
 
@@ -360,9 +396,13 @@ def is_connected_to(con: apsw.Connection, path: Path) -> bool:
     """Return whether *con*, a connection of this process, has *path* open."""
     while True:
         try:
-            name = con.filename  # SQLite has resolved the links of the path
-            return Path(name).name == path.name and canonical(name) == path
+            return _is_same(con.filename, path)
         except apsw.ThreadingViolationError:
             time.sleep(0.001)  # another thread is running a statement on it
         except apsw.ConnectionClosedError:
             return False
+
+
+def _is_same(name: str, path: Path) -> bool:
+    """Return whether SQLite's name of a file, whose links it has resolved, means *path*."""
+    return Path(name).name == path.name and canonical(name) == path

@@ -44,6 +44,7 @@ from onceward.file.connection import (
     enable_wal,
     execute_reading,
     is_connected_to,
+    moves,
     translate_error,
     translate_own_error,
 )
@@ -92,7 +93,7 @@ LAST_WRITE: Final = 5.0
 SMALL_WAL: Final = 8 << 20
 """Bytes of a WAL that the writer's connection checkpoints: so few delay no writer much."""
 OPENED_OR_CLOSED: Final = 0.25
-"""Seconds in which another thread has opened or closed its connection to a file."""
+"""Seconds in which a thread has closed a descriptor that it opened briefly."""
 DATA_VERSION: Final = "PRAGMA data_version"
 FOREIGN_KEYS: Final = "PRAGMA foreign_keys = {}"
 MARK: Final = "PRAGMA application_id"
@@ -107,6 +108,10 @@ class _Reopening(NamedTuple):
     retry_at: float = 0.0
     """Until this time of the monotonic clock, readers get the error without another attempt."""
     pause: float = FIRST_PAUSE
+
+
+class _JustClosed(StoreFault):
+    """The file was closed or reopened while a reader connected to it."""
 
 
 class Database:
@@ -152,7 +157,7 @@ class Database:
         self.closing = False
         """Whether its last user has closed it: another opening waits until the file is closed."""
         self._openings, self._migrated = 0, False
-        self.only_takes_parcels = only_takes_parcels
+        self.only_takes_parcels = self._is_small = only_takes_parcels
         self._reopening = _Reopening()
         self.time = MonotonicFileClock()
         self.agent, self.file_id = agent or "", ""
@@ -161,7 +166,7 @@ class Database:
         self.busy_handler, self._read_busy_handler = BusyHandler(), BusyHandler()
         self._reading = forks.new_lock()
         self._con: apsw.Connection | None = None
-        self.readers = readers.ReaderPool(self._connect_reader)
+        self.readers = readers.ReaderPool(self._connect_for_caller)
         """Connections for callers, whose reads may be slow: engines do not wait for them."""
         self._reader: apsw.Connection | None = None
         self._reading_turn: WriteRequest[None] = WriteRequest(None)
@@ -295,14 +300,18 @@ class Database:
         """
         Raise ForeignHandle if this process holds the file outside our SQLite.
 
-        While a thread opens or closes one of our connections, its descriptor belongs to no known
-        connection: a descriptor is foreign if it stays.
+        A descriptor is foreign if it stays, and no thread has ended to open or close one of our
+        connections during the last look.
         """
         until = monotonic() + OPENED_OR_CLOSED
-        while (held := descriptors.table.holder(real)) is not None:
-            if any(is_connected_to(con, real) for con in apsw.connections()):
+        while True:
+            late, before = monotonic() >= until, moves.last
+            held = descriptors.table.holder(real)
+            if held is None or any(is_connected_to(con, real) for con in apsw.connections()):
                 return
-            if monotonic() >= until:
+            if moves.touches(real):
+                return
+            if late and moves.last is before:
                 raise ForeignHandle(
                     f"descriptor {held[0]} of this process holds {held[1]}: close it;"
                     " read through postbox or another process"
@@ -312,9 +321,11 @@ class Database:
     def _take_any_use(self) -> None:
         """Reconnect with the memory that uses other than accepting parcels need."""
         if self.only_takes_parcels:
-            self.only_takes_parcels = False
             with self.writer.exclusive():
-                self.reopen()
+                if self.only_takes_parcels:  # no other opening has done it meanwhile
+                    self._is_small = False
+                    self.reopen()
+                    self.only_takes_parcels = False
 
     @property
     def rests(self) -> bool:
@@ -402,15 +413,16 @@ class Database:
     # -- opening ----------------------------------------------------------------------------
 
     def _open(self) -> apsw.Connection:
-        deadline = monotonic() + self.writer.queue.timeout
+        deadline, con = monotonic() + self.writer.queue.timeout, None
         try:
             self.guard.refuse_replaced()
-            con = self._con = self._connect(deadline)
+            con = self._connect(deadline)
             self._enable_wal(con)
             self._prepare(con)
             if self.foreign_keys:
                 con.execute(FOREIGN_KEYS.format("ON"))
         except BaseException as error:
+            self._con = con
             self._drop()
             raise translate_own_error(error, self.path) from error
         # Only the writer commits: a COMMIT hidden in a user's statement is refused and undone.
@@ -418,6 +430,7 @@ class Database:
         con.set_rollback_hook(self.writer.rolled_back)
         # A Python callback may be interrupted before it sets the flag; this one is not Python.
         con.set_rollback_hook(partial(setattr, self.writer, "undone", 1), id="undone")
+        self._con = con
         self.writer.use(con)
         self._descriptors = descriptors.table.opened(self.path)
         self.guard = ReplacedFileDetector(self.path)
@@ -433,7 +446,7 @@ class Database:
             self.path, vfs=self.vfs, patience=self.busy_handler, statements=self._statements
         )
         try:
-            if self.only_takes_parcels:
+            if self._is_small:
                 con.execute(SMALL_CACHE)
             self._preflight(con)
         except BaseException:
@@ -444,7 +457,7 @@ class Database:
     @property
     def _statements(self) -> int:
         """Number of prepared statements to keep."""
-        return FEW_STATEMENTS if self.only_takes_parcels else STATEMENTS
+        return FEW_STATEMENTS if self._is_small else STATEMENTS
 
     def _preflight(self, con: apsw.Connection) -> None:
         """Refuse an unsuitable file before changing it."""
@@ -610,6 +623,9 @@ class Database:
                 return self._by_any(apsw.Connection.execute, sql, bindings)
             except apsw.SchemaChangeError:
                 return self._by_any(execute_reading, sql, bindings)
+            except _JustClosed:
+                self._recover_to_read()
+                return self._by_any(apsw.Connection.execute, sql, bindings)
         except Exception as error:
             raise translate_own_error(error, self.path) from error
 
@@ -708,8 +724,17 @@ class Database:
         reader.execute("PRAGMA query_only = ON")
         if self._con is None or openings != self._openings:  # it may have read before the barrier
             close_without_checkpoint(reader)
-            raise StoreFault(f"{self.path}: an error has just closed it; try again")
+            self.writer.queue.check()
+            raise _JustClosed(f"{self.path}: an error has just closed it; try again")
         return reader
+
+    def _connect_for_caller(self, patience: BusyHandler) -> apsw.Connection:
+        """Connect; if the file is reopened meanwhile, once more after that."""
+        try:
+            return self._connect_reader(patience)
+        except _JustClosed:
+            self._recover_to_read()
+            return self._connect_reader(patience)
 
     def _open_reader(self) -> apsw.Connection:
         """Connect for the first read that meets a writer."""
@@ -735,7 +760,11 @@ class Database:
         if self._con is None:
             self._recover_to_read()
         try:
-            [number] = self._by_any(self._versions_by)
+            try:
+                [number] = self._by_any(self._versions_by)
+            except _JustClosed:
+                self._recover_to_read()
+                [number] = self._by_any(self._versions_by)
         except Exception as error:
             raise translate_own_error(error, self.path) from error
         return number
