@@ -383,7 +383,7 @@ class WriteQueue:
         interrupt, self.interrupt = self.interrupt, None
         try:
             self.pass_on(request)
-        except INTERRUPTS:
+        except BaseException:
             self.pass_on(request)
             raise
         if interrupt is not None:
@@ -578,7 +578,7 @@ class Writer:
                     self._run([request], deadline)
             finally:
                 self._leave(request)
-        except INTERRUPTS:
+        except BaseException:
             self._leave(request)  # the interrupt may have come at the first step of leaving
             raise
         if request.error is None and not request.effects:
@@ -942,7 +942,7 @@ class Writer:
             if packer is not None:
                 try:
                     packer.hand_over(durable=tx.durable)
-                except INTERRUPTS:
+                except BaseException:
                     packer.hand_over(durable=tx.durable)
                     self.wake_dispatchers()  # the first call may have been interrupted before it
                     raise
@@ -1003,7 +1003,7 @@ class Writer:
             if tx is not None:
                 tx.rolled_back = True
                 tx.abandon()
-        except INTERRUPTS:
+        except BaseException:
             cast("StoreTransaction", tx).abandon()
             raise
         finally:

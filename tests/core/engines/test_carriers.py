@@ -126,12 +126,13 @@ def test_what_waits_behind_a_delivery_that_hangs_begins_without_another() -> Non
     assert (True, ["hangs", "quick"]) == (begun, peers.begun)
 
 
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("started", [True, False])
 def test_an_interrupt_while_a_thread_is_started_costs_no_carrier(
-    monkeypatch: pytest.MonkeyPatch, *, started: bool
+    monkeypatch: pytest.MonkeyPatch, exception: type[BaseException], *, started: bool
 ) -> None:
-    """Ctrl-C comes before or after the call; the thread finds nothing, and the next one works."""
-    works, begun, interrupts = [], list[str](), [KeyboardInterrupt]
+    """An interrupt before or after the call: the thread finds nothing, the next one works."""
+    works, begun, interrupts = [], list[str](), [exception]
 
     def run(_: object, name: str, work: Callable[[], None]) -> None:
         if started or not interrupts:
@@ -145,7 +146,7 @@ def test_an_interrupt_while_a_thread_is_started_costs_no_carrier(
 
     monkeypatch.setattr(EngineThreads, "run", run)
     carriers = Carriers(1, lambda delivery: begun.append(delivery.name))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(exception):
         carriers.submit(Delivery("bob", "known"))
     run_started()
     submitted = carriers.submit(Delivery("bob", "known"))

@@ -12,7 +12,6 @@ from typing import Final, Literal, NamedTuple
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.engine.threads import engine_threads
 from onceward.file import forks
-from onceward.file.group_commit import INTERRUPTS
 from onceward.message.clock import monotonic
 
 Share = Literal["known", "new", "failing"]
@@ -89,7 +88,7 @@ class Carriers:
             self._threads += 1
             try:
                 self._ask_for_thread(ticket)
-            except INTERRUPTS:
+            except BaseException:
                 self._ask_for_thread(ticket)
                 raise
 
