@@ -739,6 +739,8 @@ def _read_names(wanted: Any) -> tuple[str, ...] | None:
     if isinstance(wanted, str):
         return (plain_text("type", wanted),)
     check_type("type", wanted)
+    if isinstance(wanted, type) and PLAIN.get(wanted) == "json" and wanted not in (dict, list):
+        return (message_type(wanted),)  # a program that sends numbers names their type
     return tuple(dict.fromkeys(_names_of(wanted)))
 
 
