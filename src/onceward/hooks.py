@@ -169,6 +169,8 @@ class Hooks:
         """
         if not isinstance(name, str) or (name != ALL and name not in EVENTS):
             raise InvalidArgument(f"no event is called {name!r}: there are {', '.join(EVENTS)}")
+        if not callable(hook):
+            raise InvalidArgument(f"hook={hook!r} must be a function of an event")
         self._hooks[name] = (*self._hooks.get(name, ()), hook)
         held, self._held = self._held, []
         for event in held:

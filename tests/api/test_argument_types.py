@@ -126,6 +126,12 @@ def agent(**options: Any) -> object:
     return Agent("x").on("y", **options)(handle)
 
 
+def execute(box: Postbox, *args: Any) -> object:
+    """Run a statement in a transaction."""
+    with box.begin() as tx:
+        return tx.execute(*args)
+
+
 CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
     (lambda box, it: box.send(it, 1), [5, ["b"], b"b"]),
     (lambda box, it: box.send("b", 1, headers=it), [5, "text", ["x"]]),
@@ -143,6 +149,16 @@ CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
     (lambda box, it: box.receive(message_id=it), [5, ["x"], b"x"]),
     (lambda box, it: box.receive(handle=it), [5, ["x"], b"x"]),
     (lambda box, it: box.on(it, print), [5, ["sent"], None]),
+    (lambda box, it: box.on("dead", it), [5, None, "print"]),
+    (lambda box, it: Postbox(box.file.path, loop=it), [5, "loop"]),
+    (lambda box, it: box.query(it), [5, None, b"SELECT 1"]),
+    (lambda box, it: box.query("SELECT ?", it), [5]),
+    (execute, [5, None, b"SELECT 1"]),
+    (lambda box, it: execute(box, "SELECT ?", it), [5]),
+    (lambda box, it: box.cancel("unknown", timeout=it), ["soon", -1, b"1"]),
+    (lambda box, it: box.flush(it), ["soon", -1]),
+    (lambda box, it: box.dead_letters.list(reason=it), ["expird", 5]),
+    (lambda box, it: box.history(state=it), ["pendin", 5]),
     (lambda box, it: box.channels.ensure("d", description=it), [5, None, ["x"]]),
     (lambda box, it: box.channels.get("c").send(1, key=it), [5, b"k"]),
     (lambda box, it: box.channels.get("c").receive(topics=it), [5, [5]]),

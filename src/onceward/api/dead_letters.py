@@ -18,9 +18,10 @@ from onceward.message.arguments import checks_arguments
 from onceward.message.body import BYTES
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.names import refuse_options
+from onceward.message.names import quoted, refuse_options
 from onceward.message.options import MessageOptions
 from onceward.message.times import GivenRate, Span, millis
+from onceward.message.vocabulary import REASONS
 
 if TYPE_CHECKING:
     from onceward.message.times import Rate
@@ -88,6 +89,9 @@ class DeadLetters:
         unknown = which.keys() - DeadLetterFilter.__annotations__
         if unknown:
             refuse_options("a filter of dead letters", unknown, DeadLetterFilter.__annotations__)
+        if which.get("reason") not in {None, *REASONS}:
+            msg = f"reason={quoted(which['reason'])} is not one of {', '.join(REASONS)}"
+            raise InvalidArgument(msg)
         older_than = which.pop("older_than", None)
         before = None if older_than is None else self._before(older_than)
         conditions = ANY | which | {"id": message_id, "before": before}

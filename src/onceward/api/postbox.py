@@ -50,11 +50,12 @@ from onceward.file.directory import (
     register_at_opening,
 )
 from onceward.file.environment import load_settings
+from onceward.file.transaction import check_bindings, not_a_statement
 from onceward.hooks import AuditLog, Hooks
 from onceward.message.arguments import Accepted, checked
 from onceward.message.clock import Clock, monotonic
 from onceward.message.ids import IdSource, clock_ids, new_id
-from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option
+from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option, quoted
 from onceward.message.record import (
     Cancellation,
     Cancellations,
@@ -118,6 +119,12 @@ PARTS: Final = {
 """The arguments of a postbox besides its settings."""
 
 
+def _check_loop(loop: object) -> None:
+    """Raise InvalidArgument for a value that is no event loop."""
+    if loop is not None and not hasattr(loop, "call_soon_threadsafe"):
+        raise InvalidArgument(f"loop={quoted(loop)} must be an event loop, or None")
+
+
 def _check_parts(**parts: object) -> None:
     """Raise InvalidArgument for an argument of another type."""
     for name, given in parts.items():
@@ -167,6 +174,7 @@ class Postbox(Session, EventSource):
     ) -> None:
         _check_parts(path=path, agent=agent, settings=settings, start=start, testing=testing)
         _check_parts(transports=transports, listeners=listeners)
+        _check_loop(loop)
         controls = testing or Controls()
         self._settings = load_settings(settings, _known(overrides))
         self._handlers = agent if isinstance(agent, Agent) else None
@@ -508,6 +516,9 @@ class Postbox(Session, EventSource):
             StoreError: the file itself failed.
 
         """
+        if not isinstance(sql, str):
+            raise not_a_statement(sql)
+        check_bindings(bindings)
         return self._db.query(sql, bindings)
 
     @checked

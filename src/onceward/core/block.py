@@ -21,7 +21,13 @@ from onceward.core.send.outbox import Outbox
 from onceward.errors import StoreError
 from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended
-from onceward.file.transaction import StoreTransaction, refuse_pragma
+from onceward.file.transaction import (
+    StoreTransaction,
+    check_bindings,
+    not_a_statement,
+    refuse_pragma,
+)
+from onceward.message.names import listed
 from onceward.message.options import (
     MessageOptions,
     PublishOptions,
@@ -70,12 +76,15 @@ class Transaction:
 
         """
         tx = self._tx if self._open and self._tx.alive else self._alive()
+        if not isinstance(sql, str):
+            raise not_a_statement(sql)
         if "pragma" in sql.lower():
             refuse_pragma(sql)
         try:
             found = tx.rows(sql, bindings)
         except Exception as error:
             self._check_open(tx, error)
+            check_bindings(bindings)
             raise self._translate(error) from error
         if not tx.alive:
             self._check_open(tx)
@@ -84,10 +93,12 @@ class Transaction:
     def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
         """Run *sql* once for each of *bindings*."""
         tx = self._alive()
+        if not isinstance(sql, str):
+            raise not_a_statement(sql)
         if "pragma" in sql.lower():
             refuse_pragma(sql)
         try:
-            tx.many(sql, bindings)
+            tx.many(sql, listed("bindings", bindings))
         except Exception as error:
             raise self._translate(error) from error
         self._check_open(tx)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from itertools import chain, groupby
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, SupportsIndex, Ty
 
 from pydantic_core import to_json
 
+from onceward.errors import InvalidArgument
 from onceward.file.connection import (
     CLOSED_ERRORS,
     DEFERRED,
@@ -19,6 +20,7 @@ from onceward.file.connection import (
     ConstraintError,
 )
 from onceward.message.clock import Clock, Millis, MonotonicFileClock
+from onceward.message.names import quoted
 from onceward.message.parcel import Durability, Receipt
 
 T = TypeVar("T")
@@ -392,6 +394,18 @@ class TransactionHost(Protocol):
     def step_aside(self) -> None:
         """Commit the open writes of earlier handlers, unless this handler has already written."""
         ...
+
+
+def not_a_statement(sql: object) -> InvalidArgument:
+    """Return the error for a value in place of a statement."""
+    return InvalidArgument(f"sql={quoted(sql)} must be text: a statement of SQL")
+
+
+def check_bindings(bindings: object) -> None:
+    """Raise InvalidArgument for a value that holds no bindings."""
+    if bindings is not None and not isinstance(bindings, Sequence | Mapping):
+        msg = f"bindings={quoted(bindings)} must be a list or a mapping of values"
+        raise InvalidArgument(msg)
 
 
 def refuse_pragma(sql: str) -> None:

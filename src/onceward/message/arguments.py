@@ -11,21 +11,23 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, wraps
 from itertools import chain, cycle
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from typing_extensions import TypeForm
 
 from onceward.errors import InvalidArgument
 from onceward.message.names import quoted
+from onceward.message.times import Span, seconds
 from onceward.message.validators import check_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
+SPAN: Final = typing.get_args(Span)
 SPELLED: Final[dict[Any, str]] = {
     str: "text",
     int: "a whole number",
@@ -50,6 +52,10 @@ class Accepted:
     """None: any."""
     forms: bool = False
     """Whether it also accepts each type as which a body can be read."""
+    choices: frozenset[str] | None = None
+    """The only texts; None: any."""
+    spans: bool = False
+    """Whether its texts are spans of time."""
 
     def check(self, name: str, value: object) -> None:
         """Raise InvalidArgument for a value of another type."""
@@ -60,6 +66,11 @@ class Accepted:
             told = " or ".join(dict.fromkeys(SPELLED.get(one, one.__name__) for one in self.types))
             msg = f"{name}={quoted(value)} must be {told}"
             raise InvalidArgument(msg)
+        if isinstance(value, str) and self.choices is not None and value not in self.choices:
+            msg = f"{name}={quoted(value)} is not one of {', '.join(sorted(self.choices))}"
+            raise InvalidArgument(msg)
+        if self.spans and value is not None:
+            seconds(name, cast("Span", value))
         if self.items is not None and isinstance(value, Collection) and not isinstance(value, str):
             for each in _items(value):
                 self.items.check(f"an item of {name}", each)
@@ -105,16 +116,23 @@ def accepted(call: Callable[..., Any]) -> dict[str, Accepted | None]:
     options = [name for name in hints if typing.get_origin(hints[name]) is typing.Unpack]
     for name in options:
         hints |= typing.get_type_hints(typing.get_args(hints.pop(name))[0])
-    return {name: _accepted(hint) for name, hint in hints.items()}
+    found = {name: _accepted(hint) for name, hint in hints.items()}
+    for name in written.keys() & found.keys():  # the call itself knows what to say about a text
+        rule = found[name]
+        found[name] = None if rule is None else replace(rule, choices=None)
+    return found
 
 
 def _accepted(hint: Any) -> Accepted | None:
     """Return what an annotation accepts; None for one that is not checked."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if tuple(part for part in parts if part is not types.NoneType) == SPAN:
+        return Accepted((*parts, int), spans=True)
     if origin in {typing.Union, types.UnionType}:
         return _merged([_accepted(part) for part in parts])
-    if origin is typing.Literal:  # the call itself knows what to say about another text
-        return Accepted(tuple({type(part) for part in parts}))
+    if origin is typing.Literal:
+        texts = frozenset(part for part in parts if isinstance(part, str))
+        return Accepted(tuple({type(part) for part in parts}), choices=texts)
     if origin is TypeForm:
         return Accepted((), forms=True)
     if hint is float:
@@ -139,7 +157,11 @@ def _merged(parts: Sequence[Accepted | None]) -> Accepted | None:
         return None
     items = next((part.items for part in known if part.items is not None), None)
     found = tuple(chain.from_iterable(part.types for part in known))
-    return Accepted(found, items, forms=any(part.forms for part in known))
+    texts = [part.choices for part in known if str in part.types]
+    known_texts = [each for each in texts if each is not None]
+    all_known = known_texts and len(known_texts) == len(texts)
+    choices = frozenset(chain.from_iterable(known_texts)) if all_known else None
+    return Accepted(found, items, forms=any(part.forms for part in known), choices=choices)
 
 
 def _items(value: Collection[object]) -> Iterator[object]:
