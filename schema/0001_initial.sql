@@ -211,6 +211,8 @@ CREATE TABLE _onceward_lanes (
     owner            TEXT,
     leased_seqs      TEXT    CHECK (leased_seqs IS NULL OR json_valid(leased_seqs)),
     isolate_upto_seq INTEGER NOT NULL DEFAULT 0,
+    suspect          INTEGER NOT NULL DEFAULT 0,
+    late_at          INTEGER,
     UNIQUE (sender, name, rank),
     CHECK ((owner IS NULL) = (leased_seqs IS NULL)),
     CHECK (owner IS NULL OR due_at IS NOT NULL)
@@ -218,6 +220,7 @@ CREATE TABLE _onceward_lanes (
 
 -- A session with runs has one lane for all senders.
 CREATE UNIQUE INDEX _onceward_lanes_session ON _onceward_lanes (name, rank) WHERE sender IS NULL;
+CREATE INDEX _onceward_lanes_suspects ON _onceward_lanes (rank, head_seq) WHERE suspect = 1;
 -- Lanes with work: ready ones in order, then leased or backed-off ones by time. In one index, so that a lease writes one page.
 CREATE INDEX _onceward_lanes_work ON _onceward_lanes (due_at, rank, head_seq) WHERE head_seq IS NOT NULL OR due_at IS NOT NULL;
 

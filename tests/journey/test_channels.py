@@ -24,7 +24,7 @@ from onceward.message.vocabulary import AckStatus
 
 from .conftest import World
 
-PLAN = {"channel": "room", "now": 0, "rank": -1, "seq": 0, "limit": 1}
+PLAN = {"channel": "room", "now": 0, "suspects": False, "rank": -1, "seq": 0, "limit": 1}
 JOIN = """
 import sys
 from onceward import Postbox

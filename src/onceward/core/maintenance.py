@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceward.core.accept import receipts
 from onceward.core.engine.engine_loop import EngineLoop
@@ -20,7 +20,6 @@ from onceward.errors import SchemaTooNew
 from onceward.file import identity, migrations
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
-from onceward.file.owner_lock import OwnerLock
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
@@ -28,6 +27,9 @@ from onceward.message.events import EphemeralDropped
 from onceward.message.ids import time_prefix
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import reason_text
+
+if TYPE_CHECKING:
+    from onceward.file.owner_lock import OwnerLock
 
 Prune = Callable[..., int]
 """Deletes up to *limit* rows that ended before *before*; returns how many."""
@@ -372,9 +374,11 @@ class OwnerSession:
         """
         if self._path is None:
             return 0
+        from onceward.file.owner_lock import OwnerLock  # noqa: PLC0415 - not before an opening
+
         self._presence = OwnerLock(self._path, patience=self._patience)
         first = engines and self._presence.exclusive
-        if first and lanes.has_workers(self._db.read):
+        if first and (lanes.owners(self._db.read) or self._db.in_flight.dead()):
             self._db.write(lanes.end_workers)
         if first and alone is not None:
             alone()

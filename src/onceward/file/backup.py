@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -170,6 +170,8 @@ class Replacement:
         for suffix in (*PARTS, "-shm"):
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
             sync(folder)
+        with suppress(OSError):
+            os.truncate(f"{self.path}-run", 0)  # its notes are about the old file
         copy.replace(self.path)
         sync(folder)
 

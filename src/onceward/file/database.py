@@ -49,6 +49,7 @@ from onceward.file.connection import (
     translate_own_error,
 )
 from onceward.file.group_commit import INTERRUPTS, ReplacedFileDetector, Writer, WriteRequest
+from onceward.file.in_flight import CallRecords
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import (
     Handle,
@@ -156,7 +157,7 @@ class Database:
         self.users = 0
         self.closing = False
         """Whether its last user has closed it: another opening waits until the file is closed."""
-        self._openings, self._migrated = 0, False
+        self._openings, self._migrated, self._foreign_keys = 0, False, False
         self.only_takes_parcels = self._is_small = only_takes_parcels
         self._reopening = _Reopening()
         self.time = MonotonicFileClock()
@@ -182,6 +183,7 @@ class Database:
         self.outside_handler = self.writer.outside_handler
         self.write_outside = self.writer.write_outside
         self.guard = ReplacedFileDetector(self.path)
+        self.in_flight = self.writer.in_flight = CallRecords(None if vfs else self.path)
         self.receivers: tuple[Callable[[Parcel], Answer], ...] = ()
         """Functions of the postboxes that have it open; the last one accepts its parcels."""
         self._own: tuple[OwnReceiver, ...] = ()
@@ -849,6 +851,7 @@ class Database:
             raise
         open_files.remove(self)
         self.notifier.close()
+        self.in_flight.close()
         self.readers.close()
         if in_time:
             self._drop(close)

@@ -216,6 +216,14 @@ def is_dead(owner: str) -> bool:
     return there not in {"", mark} or _only_unreaped(int(parts[2]))
 
 
+def is_gone(owner: str) -> bool:
+    """Return whether the process of *owner* has ended, or is of another machine or container."""
+    here, parts = process_id().split("."), owner.partition("/")[0].split(".")
+    if len(parts) != PROCESS_ID_PARTS:
+        return False
+    return here[:2] != parts[:2] or is_dead(owner)
+
+
 @lru_cache(maxsize=1)
 def boot_id() -> str:
     """Return the id of this boot of the operating system; empty if unknown."""

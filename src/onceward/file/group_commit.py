@@ -29,6 +29,7 @@ from onceward.errors import (
 from onceward.file import forks
 from onceward.file.connection import CLOSED_ERRORS
 from onceward.file.file_checks import FileKey, file_key
+from onceward.file.in_flight import CallRecords
 from onceward.file.transaction import (
     Execute,
     Handle,
@@ -516,6 +517,8 @@ class Writer:
         """Called after a commit with messages for another thread or process to push."""
         self.own: OwnReceiver | None = None
         """Settles messages to oneself, for the postbox that was opened last."""
+        self.in_flight: CallRecords | None = None
+        """The calls of all processes that have the file open."""
         self.packer: Packer | None = None
         """Packs parcels in the commit of their messages, if this process pushes them."""
         self.measured_commit: Callable[[StoreTransaction], None] | None = None
@@ -781,7 +784,7 @@ class Writer:
                 self._relax(execute, synced=synced)
             execute("BEGIN IMMEDIATE")
             self._tx = StoreTransaction(handle, store.time.now(store.clock), execute)
-            self._tx.own = self.own
+            self._tx.own, self._tx.in_flight = self.own, self.in_flight
             self.undone = 0
             if self._tx.now > store.time.persist_after:
                 store.on_begin(self._tx)

@@ -23,9 +23,9 @@ class OwnerLock:
     One opening's hold on the lock of a postbox.
 
     The first opening is ``exclusive`` until it calls ``share``; other openings wait until then.
-    Closing the file, or the death of the process, ends it. Only the empty file beside the database,
-    whose name ends in ``-run``, is locked, never the database. On a system without such locks, no
-    opening is exclusive.
+    Closing the file, or the death of the process, ends it. Only the file beside the database whose
+    name ends in ``-run`` is locked, never the database; ``in_flight`` says what it holds. On a
+    system without such locks, no opening is exclusive.
     """
 
     def __init__(self, path: Path, *, patience: float) -> None:

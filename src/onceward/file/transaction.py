@@ -19,6 +19,7 @@ from onceward.file.connection import (
     BusyHandler,
     ConstraintError,
 )
+from onceward.file.in_flight import CallRecords
 from onceward.message.clock import Clock, Millis, MonotonicFileClock
 from onceward.message.names import quoted
 from onceward.message.parcel import Durability, Receipt
@@ -177,8 +178,8 @@ class StoreTransaction:
 
     __slots__ = (
         "_execute", "_refused", "batched_inserts", "batching", "blocks", "closed", "durable",
-        "effects", "ended", "handle", "has_news", "may_be_durable", "message_ids", "now",
-        "on_durable", "outgoing", "own", "rolled_back", "savepoints", "wakeups",
+        "effects", "ended", "handle", "has_news", "in_flight", "may_be_durable", "message_ids",
+        "now", "on_durable", "outgoing", "own", "rolled_back", "savepoints", "wakeups",
     )  # fmt: skip
 
     def __init__(self, handle: Handle, now: Millis, execute: Execute | None = None) -> None:
@@ -195,6 +196,8 @@ class StoreTransaction:
         """Peers to push to after the commit."""
         self.own: OwnReceiver | None = None
         """Settles messages to oneself and their receipts; None if no postbox has the file."""
+        self.in_flight: CallRecords | None = None
+        """The calls of all processes; None for a transaction that only reads."""
         self.has_news = False
         """Whether the dispatcher must notify the home after the commit."""
         self.on_durable: Callable[[], None] | None = None

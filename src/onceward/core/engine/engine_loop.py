@@ -60,7 +60,8 @@ class DeadOwnerReaper:
     """
     Releases the leases of processes that have certainly died.
 
-    *owners* reads the owners of leases, *free* ends the leases of one owner.
+    *owners* reads the owners of leases, *free* ends the leases of one owner. *gone* returns owners
+    whose process does not hold its lock any more.
     """
 
     def __init__(
@@ -69,8 +70,9 @@ class DeadOwnerReaper:
         *,
         owners: Callable[[Rows], list[str]],
         free: Callable[[StoreTransaction, str], object],
+        gone: Callable[[], set[str]] = set,
     ) -> None:
-        self._db, self._owners, self._free = db, owners, free
+        self._db, self._owners, self._free, self._gone = db, owners, free, gone
         self._looked = float("-inf")
 
     def release_leases(self) -> None:
@@ -79,12 +81,13 @@ class DeadOwnerReaper:
             return
         self._looked = monotonic()
         with suppress(OncewardError):
-            if any(map(file_checks.is_dead, self._owners(self._db.read))):
-                self._db.write(self._release)
+            gone = self._gone()
+            if gone or any(map(file_checks.is_dead, self._owners(self._db.read))):
+                self._db.write(partial(self._release, gone=gone))
 
-    def _release(self, tx: StoreTransaction) -> None:
-        for owner in self._owners(tx.rows):
-            if file_checks.is_dead(owner):
+    def _release(self, tx: StoreTransaction, gone: set[str]) -> None:
+        for owner in gone.union(self._owners(tx.rows)):
+            if owner in gone or file_checks.is_dead(owner):
                 self._free(tx, owner)
 
 
@@ -237,7 +240,9 @@ class Team:
 
 def lane_reaper(db: Database) -> DeadOwnerReaper:
     """Return the reaper of the lane leases of dead processes."""
-    return DeadOwnerReaper(db, owners=lanes.owners, free=lanes.end_dead_worker)
+    return DeadOwnerReaper(
+        db, owners=lanes.owners, free=lanes.end_dead_worker, gone=db.in_flight.dead_owners
+    )
 
 
 def until_found(

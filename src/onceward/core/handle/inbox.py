@@ -46,7 +46,9 @@ WAITS_IN: Final = """
 SELECT b.rank, b.seq, b.topic
   FROM _onceward_inbox AS b
   JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
- WHERE b.channel = :channel AND b.state = 'pending' AND (l.due_at IS NULL OR l.due_at <= :now)"""
+ WHERE b.channel = :channel AND b.state = 'pending'
+   AND (CASE WHEN :suspects THEN l.suspect = 1 AND l.owner IS NULL
+             ELSE l.due_at IS NULL OR l.due_at <= :now END)"""
 NEXT_IN: Final = (
     f"{WAITS_IN} AND (b.rank, b.seq) > (:rank, :seq) ORDER BY b.rank, b.seq LIMIT :limit"
 )
@@ -76,7 +78,8 @@ SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, receiv
 LANE_OF: Final = """
 SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
- WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
+ WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL
+   AND (l.due_at IS NULL OR l.suspect = 1)
 """
 PAGE: Final = 500
 LANES_PAGE: Final = 10_000
@@ -222,7 +225,7 @@ class LeasedMessage(NamedTuple):
         """Return its settlement if it must not be delivered: Done(expired) or Dead(corrupt)."""
         if self.expires_at is not None and self.expires_at <= now:
             return Done("expired")
-        if not self.intact:
+        if digest(self.frame) != self.digest:
             return Dead("corrupt", "the stored frame does not match its digest", tried=False)
         return None
 
@@ -242,6 +245,8 @@ class ClaimRequest(NamedTuple):
     types: tuple[str, ...] | None = None
     served: frozenset[int] = frozenset()
     """Lanes that have had their turn: others of their rank are claimed first."""
+    noted: bool = False
+    """Whether the owner notes each call that it begins."""
     ahead: Mapping[RowKey, tuple[Any, ...]] | None = None
     """Rows that ``read_ahead`` found, by sequence, id and attempt."""
 
@@ -278,7 +283,8 @@ def claim(
         if left <= 0:
             break
         if wanted.types is None:
-            rows = _next(tx, lane_id, left, wanted.ahead)
+            ahead = wanted.ahead
+            rows = _next(tx, lane_id, left, ahead) if ahead else tx.rows(NEXT, (lane_id, left))
         else:
             next_of, types = listed(wanted.types, NEXT_OF)
             rows = tx.rows(next_of, (lane_id, types, left))
@@ -288,7 +294,8 @@ def claim(
             rows = rows[:1]
         if rows:
             claimable = (lane_id, token, careful_to)
-            held = lanes.lease(tx, claimable, list(map(SEQ, rows)), owner=owner, until=until)
+            seqs, noted = list(map(SEQ, rows)), wanted.noted
+            held = lanes.lease(tx, claimable, seqs, owner=owner, until=until, noted=noted)
             claimed.append(list(starmap(partial(LeasedMessage, held), rows)))
             left -= len(rows)
     return claimed
@@ -350,26 +357,48 @@ def claim_admitted(
     A lane whose head must wait is neither leased nor written, so a waiting message costs no commit,
     and later lanes are found.
     """
+    lanes.take_over(tx)
     lanes.wake_due(tx)
     gate.begin(tx.now)
     claimed: list[list[LeasedMessage]] = []
     left = wanted.messages
-    for lane_id, token, careful_to, shared in _ready(tx, wanted, gate):
+    lease = partial(_lease_admitted, tx, wanted, gate, owner=owner, until=until)
+    for lane in _ready(tx, wanted, gate):
         if left <= 0:
             break
-        rows = _next_kinds(tx, wanted, lane_id, left)
-        rows = lanes.before_runs(tx, rows) if shared and rows else rows
-        alone = bool(rows) and rows[0][0] <= careful_to
-        rows = rows[:1] if alone else rows
-        rows = rows[: gate.admit(tx, rows, alone=alone)] if rows else rows
-        if rows:
-            seqs = [row[0] for row in rows]
-            claimable = (lane_id, token, careful_to)
-            held = lanes.lease(tx, claimable, seqs, owner=owner, until=until)
-            claimed.append([LeasedMessage(held, *row[:MESSAGE]) for row in rows])
-            left -= len(rows)
+        if found := lease(lane, left):
+            claimed.append(found)
+            left -= len(found)
+    for suspect in () if claimed else lanes.suspects(tx, limit=wanted.lanes):
+        if found := lease(suspect[:4], 1):
+            claimed.append(found)
+            break
     gate.end(tx)
     return claimed
+
+
+def _lease_admitted(
+    tx: StoreTransaction,
+    wanted: ClaimRequest,
+    gate: ClaimGate,
+    lane: tuple[int, int, int, int],
+    limit: int,
+    *,
+    owner: str,
+    until: Millis,
+) -> list[LeasedMessage]:
+    """Lease one lane for its next messages that *gate* admits; return them."""
+    lane_id, token, careful_to, shared = lane
+    rows = _next_kinds(tx, wanted, lane_id, limit)
+    rows = lanes.before_runs(tx, rows) if shared and rows else rows
+    alone = bool(rows) and rows[0][0] <= careful_to
+    rows = rows[:1] if alone else rows
+    rows = rows[: gate.admit(tx, rows, alone=alone)] if rows else rows
+    if not rows:
+        return []
+    claimable, seqs = (lane_id, token, careful_to), [row[0] for row in rows]
+    held = lanes.lease(tx, claimable, seqs, owner=owner, until=until, noted=wanted.noted)
+    return [LeasedMessage(held, *row[:MESSAGE]) for row in rows]
 
 
 def _next_kinds(
@@ -411,13 +440,19 @@ def _fitting(
 def find_in(
     read: Rows, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, now: Millis
 ) -> int | None:
-    """Return a channel's next message whose topic fits, in order, without a lock."""
-    named = {"channel": channel, "now": now, "rank": -1, "seq": 0, "limit": PAGE}
-    while rows := read(NEXT_IN if by_rank else NEXT_CAME, named):
-        for _, seq, topic in rows:
-            if fits(topic):
-                return int(seq)
-        named |= {"rank": rows[-1][0], "seq": rows[-1][1]}
+    """
+    Return a channel's next message whose topic fits, in order, without a lock.
+
+    A message that may have killed its reader comes after all others.
+    """
+    for suspects in (False, True):
+        named = {"channel": channel, "now": now, "suspects": suspects, "limit": PAGE}
+        named |= {"rank": -1, "seq": 0}
+        while rows := read(NEXT_IN if by_rank else NEXT_CAME, named):
+            for _, seq, topic in rows:
+                if fits(topic):
+                    return int(seq)
+            named |= {"rank": rows[-1][0], "seq": rows[-1][1]}
     return None
 
 
@@ -443,6 +478,7 @@ def claim_one(
     tx: StoreTransaction, seq: int, *, owner: str, lease_for: Callable[[int], Millis]
 ) -> LeasedMessage | None:
     """Lease one message; return None if another worker was faster."""
+    lanes.take_over(tx)
     lanes.wake_due(tx)
     for lane_id, token, careful_to, attempt in tx.rows(LANE_OF, (seq,)):
         [row] = tx.rows(ONE, (seq,))  # before the lease, which may count the attempt

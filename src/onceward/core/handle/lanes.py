@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Container, Sequence
+from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
 from onceward.errors import LeaseLost
-from onceward.file import identity
+from onceward.file import file_checks, identity
 from onceward.file.database import Database
+from onceward.file.in_flight import ALL_LEASED, FIRST, CallRecords, OwnerRecord, process_of
 from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
+from onceward.message.log import log
 
 OPEN: Final = """
 INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
@@ -52,8 +57,29 @@ UPDATE _onceward_lanes
 HEAD: Final = """
 UPDATE _onceward_lanes SET head_seq = last_insert_rowid() WHERE lane_id = ? AND head_seq IS NULL
 """
-DUE: Final = """
-SELECT lane_id, leased_seqs, isolate_upto_seq FROM _onceward_lanes WHERE due_at <= ?
+LANE_FIELDS: Final = "lane_id, token, owner, leased_seqs, isolate_upto_seq, late_at, sender"
+DUE: Final = f"SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at <= ?"
+LEASED_BY: Final = f"""
+SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner = ?
+"""
+# The holder of an expired lease lives: it gets more time, once.
+WAIT: Final = "UPDATE _onceward_lanes SET due_at = ?, late_at = ? WHERE lane_id = ?"
+# A holder does not prolong its lease any more, although it cannot end its call.
+GIVE_UP: Final = """
+UPDATE _onceward_lanes SET late_at = 0
+ WHERE lane_id = ? AND token = ? AND owner = ? AND late_at IS NULL
+"""
+# Noted calls whose claim was never committed: their lane still has the token from before.
+UNDONE: Final = """
+SELECT b.lane_id, l.token, b.seq
+  FROM json_each(?) AS j
+  JOIN _onceward_lanes AS l ON l.lane_id = j.value ->> 0 AND l.token = (j.value ->> 1) - 1
+  JOIN _onceward_inbox AS b ON b.seq = j.value ->> 2 AND b.lane_id = l.lane_id
+ WHERE l.owner IS NULL AND b.state = 'pending'
+"""
+# The token says that the calls of that claim are counted.
+NEVER_CLAIMED: Final = """
+UPDATE _onceward_lanes SET token = token + 1 WHERE lane_id = ? AND token = ? AND owner IS NULL
 """
 CAREFUL: Final = (
     "UPDATE _onceward_lanes SET isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ?"
@@ -61,9 +87,18 @@ CAREFUL: Final = (
 TRIED: Final = (
     "UPDATE _onceward_inbox SET attempts = attempts + ? WHERE seq = ? AND state = 'pending'"
 )
-WAKE: Final = (
-    "UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, leased_seqs = NULL WHERE due_at <= ?"
-)
+NEVER_ENDED: Final = """
+UPDATE _onceward_inbox SET attempts = attempts + :calls, reason = :seen
+ WHERE seq = :seq AND state = 'pending'
+"""
+WAKE: Final = """
+UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, leased_seqs = NULL, suspect = 0
+ WHERE due_at <= ?
+"""
+RELEASE: Final = """
+UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, leased_seqs = NULL WHERE lane_id = ?
+"""
+SUSPECT: Final = "UPDATE _onceward_lanes SET due_at = ?, suspect = 1 WHERE lane_id = ?"
 READY: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
@@ -76,6 +111,14 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank,
   FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
    AND (SELECT paused_at FROM _onceward_file_info) IS NULL
+ ORDER BY rank, head_seq
+ LIMIT :limit
+"""
+IS_SUSPECT: Final = "SELECT suspect FROM _onceward_lanes WHERE lane_id = ?"
+SUSPECTS: Final = f"""
+SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
+ WHERE suspect = 1 AND owner IS NULL AND head_seq IS NOT NULL AND {ORDINARY}
+   AND (:session IS NULL OR {SESSION} = :session)
  ORDER BY rank, head_seq
  LIMIT :limit
 """
@@ -92,7 +135,8 @@ SELECT min(b.seq)
   JOIN _onceward_session_handlers AS h ON b.session GLOB h.pattern
 """
 LEASE: Final = """
-UPDATE _onceward_lanes SET owner = ?, token = token + 1, due_at = ?, leased_seqs = ?
+UPDATE _onceward_lanes
+   SET owner = ?, token = token + 1, due_at = ?, leased_seqs = ?, late_at = NULL, suspect = 0
  WHERE lane_id = ? AND token = ? AND owner IS NULL
 """
 OWNERS: Final = """
@@ -113,7 +157,7 @@ UPDATE _onceward_lanes AS l
                     ORDER BY seq LIMIT ?)), 0))
  WHERE head_seq IS NOT NULL
 """
-SUSPECTS: Final = 200
+ISOLATED: Final = 200
 """Messages of a lane that are claimed alone after a worker died; later deaths cover later ones."""
 # Leases of a worker that an error kept from settling: handled again, each message alone.
 RELEASE_OWN: Final = """
@@ -123,10 +167,9 @@ UPDATE _onceward_lanes
        owner = NULL, leased_seqs = NULL, due_at = NULL
  WHERE owner = ?
 """
-FREE: Final = "UPDATE _onceward_lanes SET due_at = min(due_at, ?) WHERE owner = ?"
-EXTEND: Final = (
-    "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
-)
+EXTEND: Final = """
+UPDATE _onceward_lanes SET due_at = ?, late_at = NULL WHERE lane_id = ? AND token = ? AND owner = ?
+"""
 TRANSFER: Final = (
     "UPDATE _onceward_lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
 )
@@ -149,9 +192,15 @@ UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND head_seq IS NULL 
 """
 AGENDA: Final = f"""
 SELECT (SELECT paused_at FROM _onceward_file_info),
-       EXISTS (SELECT 1
-                 FROM _onceward_lanes
-                WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}),
+       CASE WHEN EXISTS (SELECT 1
+                           FROM _onceward_lanes
+                          WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY})
+            THEN 1
+            WHEN EXISTS (SELECT 1
+                           FROM _onceward_lanes
+                          WHERE suspect = 1 AND owner IS NULL AND head_seq IS NOT NULL
+                            AND {ORDINARY})
+            THEN 2 ELSE 0 END,
        (SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL)
 """
 NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL"
@@ -164,6 +213,22 @@ DELETE FROM _onceward_lanes WHERE lane_id IN (
                         WHERE _onceward_inbox.lane_id = l.lane_id AND state = 'pending')
      ORDER BY lane_id LIMIT ?)
 """
+PATIENCE: Final = 10
+"""Leases that a process gets beyond the end of one, while its lock shows that it lives."""
+LAST_FOR: Final = 60_000
+"""Milliseconds for which a message that may have killed its process is claimed after all others."""
+ONLY_SUSPECTS: Final = 2
+LOOK: Final = 1.0
+"""Seconds between two looks of a waiting reader at leases whose process may have died."""
+DETACHED: Final = "handed"
+"""Owner of leases without a process: these leases only expire, no reaper ends them."""
+DIED: Final = "its process {} died during the call"
+NOT_SETTLED: Final = "it was not settled before its lease ran out"
+STANDS: Final = (
+    "its process {} lives but has not prolonged its lease for {:.0f} s: "
+    "the process was stopped, or one call held its interpreter"
+)
+LATE: Final = "its process {} lives, but its handler has not returned within its timeout"
 NO_LANE: Final = None
 """Pseudo lane of messages for mailboxes, which no worker claims."""
 
@@ -182,7 +247,7 @@ class Agenda(NamedTuple):
     paused_at: Millis | None
     """Since when the file is paused; None if it is not."""
     ready: int
-    """Whether a lane may be claimed now."""
+    """1: a lane may be claimed now; ``ONLY_SUSPECTS``: one, if no other call runs; 0: none."""
     due_at: Millis | None
     """When the first backed-off or leased lane is due."""
 
@@ -194,7 +259,27 @@ class Lease(NamedTuple):
     token: int
     owner: str
     isolate: bool
-    """Whether one message was claimed alone and its attempt counted beforehand."""
+    """Whether one message was claimed alone."""
+    counted: bool = False
+    """Whether its attempt was counted beforehand, because its owner notes no calls."""
+
+
+class LaneRow(NamedTuple):
+    """A leased or backed-off lane."""
+
+    lane_id: int
+    token: int
+    owner: str | None
+    leased_seqs: str | None
+    careful_to: int
+    late_at: Millis | None
+    """Since when its owner is known to be late; 0: since it gave the lane up."""
+    sender: str | None
+
+    @property
+    def seqs(self) -> list[int]:
+        """The messages of the lease."""
+        return [int(seq) for seq in json.loads(self.leased_seqs or "[]")]
 
 
 def open_lane(tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str) -> int:
@@ -240,11 +325,15 @@ def next_due(read: Rows) -> Millis | None:
 
 
 def next_wakeup(db: Database, left: float | None) -> float | None:
-    """Return how long a reader may wait until a lane is due again, at most *left* seconds."""
+    """
+    Return how long a reader may wait until a lane may be free again, at most *left* seconds.
+
+    The process that leased one may die before that without a notification.
+    """
     due_at = next_due(db.read)
     if due_at is None:
         return left
-    wait = max(0.001, (due_at - db.now()) / 1000)
+    wait = max(0.001, min(LOOK, (due_at - db.now()) / 1000))
     return wait if left is None else min(wait, left)
 
 
@@ -252,21 +341,105 @@ def wake_due(tx: StoreTransaction) -> None:
     """
     Free the lanes whose backoff or lease has run out: recovery is claiming.
 
-    One of its messages may have killed the owner of an expired lease. A single message has its
-    attempt counted; of several each is claimed alone until all of them are settled.
+    A lease whose owner's process lives gets more time first, because that process may only be slow.
     """
-    due = tx.rows(DUE, (tx.now,))
-    for lane_id, claimed, careful_to in due:
-        if seqs := json.loads(claimed or "[]"):
-            if len(seqs) == 1 and seqs[0] > careful_to:
-                tx.run(TRIED, (1, seqs[0]))
-            tx.run(CAREFUL, (max(seqs), lane_id))
+    due = [LaneRow(*row) for row in tx.rows(DUE, (tx.now,))]
+    for lane in due:
+        if lane.owner is not None:
+            _expire(tx, lane, find_record(tx, lane.owner))
     if due:
         tx.run(WAKE, (tx.now,))
 
 
+def _expire(tx: StoreTransaction, lane: LaneRow, record: OwnerRecord | None) -> None:
+    """Give the owner of an expired lease more time if its process lives, or count its calls."""
+    if record is None or record.kind == "reader" or (record.lives and not record.lease):
+        _blame(tx, lane, record, NOT_SETTLED)
+    elif not record.lives:
+        _blame(tx, lane, record, DIED.format(record.process))
+    elif lane.late_at is None and lane.seqs:
+        tx.run(WAIT, (tx.now + PATIENCE * record.lease, tx.now, lane.lane_id))
+    elif lane.late_at:
+        seconds = (tx.now - lane.late_at + record.lease) / 1000
+        _blame(tx, lane, record, STANDS.format(record.process, seconds))
+    else:
+        _blame(tx, lane, record, LATE.format(record.process))
+
+
+def _blame(tx: StoreTransaction, lane: LaneRow, record: OwnerRecord | None, seen: str) -> bool:
+    """
+    Count the calls of a lease that will never be settled; return whether there was one.
+
+    Those messages are then claimed alone. Without notes a single message counts as called; of
+    several, which may all have been called, each is claimed alone and counted beforehand.
+    """
+    seqs = lane.seqs
+    if record is not None and record.kind == "call":
+        begun = {each.seq for each in record.calls if each[:2] == (lane.lane_id, lane.token)}
+        seqs = seqs if ALL_LEASED in begun else [seq for seq in seqs if seq in begun]
+        calls = 1
+    elif record is not None and record.kind == "run":  # its beginning has counted them
+        noted = any(each[:2] == (lane.lane_id, lane.token) for each in record.calls)
+        calls = 0 if noted else -1
+    else:
+        calls = int(len(seqs) == 1 and seqs[0] > lane.careful_to)
+    if calls < 0:
+        for seq in seqs:
+            tx.run(TRIED, (calls, seq))
+        return False
+    for seq in seqs:
+        tx.run(NEVER_ENDED, {"calls": calls, "seen": seen, "seq": seq})
+    if seqs:
+        tx.run(CAREFUL, (max(seqs), lane.lane_id))
+        fields = {"lane": lane.lane_id, "messages": len(seqs), "owner": lane.owner}
+        tx.after_commit(partial(log.write, "warning", f"lease taken over: {seen}", fields))
+    return bool(seqs)
+
+
+def find_record(tx: StoreTransaction, owner: str) -> OwnerRecord | None:
+    """Return the record beside the file of an owner of leases; None if it has none."""
+    return None if tx.in_flight is None else tx.in_flight.find(owner)
+
+
+def take_over(tx: StoreTransaction) -> None:
+    """
+    Count the calls of other processes that nothing settles any more, and end dead owners' leases.
+
+    While this transaction is open no other process has one, so a noted call whose claim is not in
+    the file was rolled back with it.
+    """
+    if tx.in_flight is None or tx.in_flight.handle < 0:  # this process has no record
+        return
+    with suppress(OSError):
+        if os.pread(tx.in_flight.handle, FIRST, 0) == tx.in_flight.alone:
+            return
+    for record in tx.in_flight.news():
+        if record.lives:
+            _count_undone(tx, record)
+            tx.after_commit(partial(tx.in_flight.known, record))
+        else:
+            end_dead_worker(tx, record.owner)
+
+
+def _count_undone(tx: StoreTransaction, record: OwnerRecord) -> None:
+    """Count noted calls whose claim was rolled back, and claim their messages last."""
+    seen, undone = DIED.format(record.process), dict[tuple[int, int], list[int]]()
+    for lane_id, token, seq in tx.rows(UNDONE, (json.dumps(record.calls),)) if record.calls else ():
+        undone.setdefault((lane_id, token), []).append(seq)
+    for (lane_id, token), seqs in undone.items():
+        if tx.run(NEVER_CLAIMED, (lane_id, token)):
+            for seq in seqs:
+                tx.run(NEVER_ENDED, {"calls": 1, "seen": seen, "seq": seq})
+            tx.run(CAREFUL, (max(seqs), lane_id))
+            tx.run(SUSPECT, (tx.now + LAST_FOR, lane_id))
+
+
 def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
     """Free due lanes as ``wake_due`` does; return what ``ready`` does, nothing if paused."""
+    records = tx.in_flight
+    with suppress(OSError):
+        if records and os.pread(records.handle, FIRST, 0) != records.alone:
+            take_over(tx)
     if session is None:
         rows = tx.rows(CLAIMABLE, {"now": tx.now, "limit": limit})
         if rows and not rows[0][-1]:
@@ -274,7 +447,18 @@ def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> l
     if identity.is_paused(tx.rows):
         return []
     wake_due(tx)
-    return ready(tx.rows, limit, session)
+    return ready(tx.rows, limit, session) or suspects(tx, session)
+
+
+def suspects(tx: StoreTransaction, session: str | None = None, limit: int = 1) -> list[ReadyLane]:
+    """
+    Return lanes whose heads may have killed their process: claimed if no other is ready.
+
+    None while another worker of this process is busy: its message would die with this one.
+    """
+    if tx.in_flight is not None and len(tx.in_flight.busy) > 1:
+        return []
+    return cast("list[ReadyLane]", tx.rows(SUSPECTS, {"session": session, "limit": limit}))
 
 
 def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]:
@@ -300,17 +484,28 @@ def before_runs(tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> list[tuple
 
 
 def lease(
-    tx: StoreTransaction, lane: tuple[int, int, int], seqs: list[int], *, owner: str, until: Millis
+    tx: StoreTransaction,
+    lane: tuple[int, int, int],
+    seqs: list[int],
+    *,
+    owner: str,
+    until: Millis,
+    noted: bool = False,
 ) -> Lease:
-    """Lease a ready lane for *seqs*; in isolation count the attempt beforehand."""
+    """
+    Lease a ready lane for *seqs*.
+
+    In isolation the attempt is counted beforehand, unless *noted*: the owner notes its calls.
+    """
     lane_id, token, careful_to = lane
     if not tx.run(LEASE, (owner, until, to_json(seqs).decode(), lane_id, token)):
         msg = f"lane {lane_id} was leased in between"
         raise LeaseLost(msg)
     careful = seqs[0] <= careful_to
-    if careful:
+    counted = careful and not noted
+    if counted:
         tx.run(TRIED, (1, seqs[0]))
-    return Lease(lane_id, token + 1, owner, careful)
+    return Lease(lane_id, token + 1, owner, careful, counted)
 
 
 def register(tx: StoreTransaction, owner: str) -> None:
@@ -335,25 +530,53 @@ def has_workers(read: Rows) -> bool:
 
 def end_dead_worker(tx: StoreTransaction, owner: str) -> None:
     """
-    End the leases of a worker whose process has died.
+    End the leases of an owner whose process has died; messages that it had called come last.
 
-    If a message with an uncommitted claim may have killed it, the next messages of every lane are
-    claimed alone, each counted before it is handled.
+    If it noted no calls and a message with an uncommitted claim may have killed it, the next
+    messages of every lane are claimed alone, each counted before it is handled.
     """
-    tx.run(FREE, (tx.now, owner))
-    if tx.run(UNREGISTER, (owner,)):
-        tx.run(ISOLATE_HEADS, (SUSPECTS,))
+    record = find_record(tx, owner)
+    if record is not None:
+        _count_undone(tx, record)
+        tx.after_commit(partial(cast("CallRecords", tx.in_flight).ended, record))
+    seen = DIED.format(process_of(owner))
+    for lane in [LaneRow(*row) for row in tx.rows(LEASED_BY, (owner,))]:
+        called = _blame(tx, lane, record, seen)
+        tx.run(RELEASE, (lane.lane_id,))
+        if called:
+            tx.run(SUSPECT, (tx.now + LAST_FOR, lane.lane_id))
+    if tx.run(UNREGISTER, (owner,)) and (record is None or record.kind != "call"):
+        tx.run(ISOLATE_HEADS, (ISOLATED,))
 
 
 def end_workers(tx: StoreTransaction) -> None:
-    """End all registered workers; the caller knows that no process has the file open."""
-    for (owner,) in tx.rows(WORKERS):
-        end_dead_worker(tx, owner)
+    """
+    End the owners of leases that have died; the caller knows that no process has the file open.
+
+    A registered worker is one; so is an owner of another machine or container, which cannot be
+    asked whether it lives. The lease of a reader whose process lives runs out.
+    """
+    workers = {owner for (owner,) in tx.rows(WORKERS)}
+    for owner in owners(tx.rows):
+        if owner in workers or file_checks.is_gone(owner):
+            end_dead_worker(tx, owner)
+    take_over(tx)
 
 
 def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
     """Extend the lease; return False if it is lost."""
     return tx.run(EXTEND, (until, held.lane_id, held.token, held.owner)) > 0
+
+
+def rests_until(tx: StoreTransaction, lane_id: int) -> Millis | None:
+    """Return until when a lane's messages come last; None if they have killed no process."""
+    [(suspect,)] = tx.rows(IS_SUSPECT, (lane_id,)) or [(0,)]
+    return tx.now + LAST_FOR if suspect else None
+
+
+def give_up(tx: StoreTransaction, held: Lease) -> None:
+    """Let a lease run out at its end, although its owner's process lives."""
+    tx.run(GIVE_UP, (held.lane_id, held.token, held.owner))
 
 
 def transfer(tx: StoreTransaction, held: Lease, owner: str) -> bool:
@@ -442,5 +665,5 @@ def release(
         return
     if due_at is not None:
         tx.run(CLEAR, (held.lane_id,))
-    if held.isolate and not broken:
-        tx.run(TRIED, (-1, seqs[0]))
+    if held.isolate and held.counted is not broken:
+        tx.run(TRIED, (1 if broken else -1, seqs[0]))

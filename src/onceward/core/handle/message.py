@@ -567,8 +567,6 @@ class Consumer(Generic[L, S]):
 
 
 HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
-DETACHED: Final = "handed"
-"""Owner of leases without a process: these leases only expire, no reaper ends them."""
 
 
 def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:
@@ -585,7 +583,14 @@ class LaneLeases:
 
     def __init__(self, deps: RuntimeDeps, policy: RetryPolicy) -> None:
         self._db, self._deps, self.policy = deps.db, deps, policy
-        self._owner = file_checks.owner_name()
+        self._owner, self._entered = file_checks.owner_name(), False
+
+    def enter(self) -> None:
+        """Let other processes know whether this one lives, before its first lease."""
+        if not self._entered:
+            self._entered = True
+            lease = round(1000 * self._deps.settings.lease)
+            self._db.in_flight.enter(self._owner, "reader", lease)
 
     def problem(self, leased: LeasedMessage) -> Settlement | None:
         """Return the settlement of an expired, damaged or exhausted message; else None."""
@@ -623,7 +628,9 @@ class LaneLeases:
     def detach(self, leased: LeasedMessage) -> str:
         """Detach a lease from this process; return the handle for ``attach``."""
         secret = new_token()
-        if not self._db.write(lambda tx: lanes.transfer(tx, leased.lane, f"{DETACHED}/{secret}")):
+        if not self._db.write(
+            lambda tx: lanes.transfer(tx, leased.lane, f"{lanes.DETACHED}/{secret}")
+        ):
             raise lease_lost(leased)
         return f"{leased.seq}.{leased.lane.lane_id}.{leased.lane.token}.{leased.attempt}.{secret}"
 
@@ -641,7 +648,7 @@ class LaneLeases:
             msg = "this is not a handle: give the result of detach"
             raise InvalidArgument(msg)
         seq, lane_id, token, attempt = map(int, parts.groups()[:4])
-        lane = Lease(lane_id, token, f"{DETACHED}/{parts[5]}", isolate=False)
+        lane = Lease(lane_id, token, f"{lanes.DETACHED}/{parts[5]}", isolate=False)
         found = inbox.find_held(self._db.read, seq, lane, attempt)
         if found is None:
             msg = (
@@ -674,6 +681,7 @@ class InboxLeases(LaneLeases):
         types = type_names(wanted)
         if disabled_by_environment() or not (self._has_arrival() or self._is_due()):
             return ()
+        self.enter()
         request = ClaimRequest(messages=1, lanes=-1 if types else 8, session=search, types=types)
         with self._db.outside_handler():
             # A claim that a power cut undoes is repeated: it has no consequences.
@@ -694,7 +702,7 @@ class InboxLeases(LaneLeases):
         """Return whether a lane may be claimed now."""
         paused_at, ready, due_at = lanes.agenda(self._db.read)
         due = ready or (due_at is not None and due_at <= self._db.now())
-        return paused_at is None and bool(due)
+        return paused_at is None and bool(due or self._db.in_flight.dead())
 
     def _claim_one(self, message_id: str) -> Sequence[LeasedMessage]:
         """Lease a waiting message, even after others of its lane."""
@@ -702,6 +710,7 @@ class InboxLeases(LaneLeases):
         paused = lanes.agenda(self._db.read).paused_at is not None
         if seq is None or paused or disabled_by_environment():
             return ()
+        self.enter()
         with self._db.outside_handler():
             found = self._db.write(
                 lambda tx: inbox.claim_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -43,12 +44,14 @@ from onceward.core.requests import Suspended
 from onceward.errors import InvalidArgument, OncewardError, RequestFailed
 from onceward.file import file_checks, forks
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
+from onceward.file.in_flight import NOTE, NOTES, CallNotes
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text, raised
 from onceward.message.events import Event
 from onceward.message.log import log
+from onceward.message.retry import RetryPolicy
 from onceward.message.times import Span, millis
 from onceward.message.vocabulary import HANDLED, Dead, Done, RetryAt, Settlement, Waits
 
@@ -113,6 +116,10 @@ class Worker:
 
     _many = False
     """Whether the last claim had many messages and used the rows that were read ahead."""
+    _notes: CallNotes | None = None
+    """Where this worker notes its calls; None if it has no record."""
+    _entered = False
+    """Whether it has asked for a record."""
     _registered = False
     """Whether this worker is registered to handle messages of an open claim."""
     _logs_each = False
@@ -161,6 +168,7 @@ class Worker:
             told=deps.hooks.emit,
         )
         self._types = _only_types(agent)
+        self._tries_once = _tries_once(agent, deps.policy)
         self._gate, self._guard = gate, guard
         self._grow = grow
         """Start another worker; return False once there is no more to start."""
@@ -224,14 +232,38 @@ class Worker:
         self.stop(timeout)
 
     def _unregister(self) -> None:
-        if self._registered and not self._held:
+        if self._held:
+            return
+        if self._registered:
             with suppress(OncewardError):
                 self._db.write(partial(lanes.unregister, owner=self.owner))
+        self._leave()
+
+    def _enter(self) -> None:
+        """Take a record for the notes of this worker's calls, before its first claim."""
+        self._entered = True
+        lease = round(1000 * self._settings.lease) if self._loop.started else 0
+        self._notes = self._db.in_flight.enter(self.owner, "call", lease)
+
+    def _forsake(self) -> None:
+        """Leave the record and the leases as those of a dead process; go on under a new name."""
+        self._db.in_flight.busy.discard(self.owner)
+        self._db.in_flight.forsake(self.owner)
+        self._notes, self._entered, self._registered = None, False, False
+        self.owner = file_checks.owner_name()
+
+    def _leave(self) -> None:
+        """Free the record: no call runs, and no claim is open."""
+        if self._notes is not None:
+            self._notes, self._entered = None, False
+            self._db.in_flight.leave(self.owner)
 
     def _look(self) -> float | None:
         wait = self._idle_for()
         if wait == 0.0:
             with self._rounds:
+                if not self._entered:
+                    self._enter()
                 found = self.round()
             if self._loop.stopping.is_set():  # ``stop`` may have timed out
                 self._unregister()
@@ -255,6 +287,8 @@ class Worker:
         paused_at, ready, self._due_at = lanes.agenda(self._db.read)
         if disabled_by_environment() or paused_at is not None:
             return engine.MAX_IDLE_SECONDS
+        if ready == lanes.ONLY_SUSPECTS and self._db.in_flight.busy:
+            ready = 0  # the worker that is busy looks for them after its round
         if (ready or self._left_leases) and not nothing_here:
             return 0.0
         if ready and self._types is None and self._gate is None:
@@ -276,7 +310,11 @@ class Worker:
         if self._loop.stopping.is_set() or not self._rounds.acquire(blocking=False):
             return 0
         try:
-            return self.round() if self._idle_for() == 0.0 else 0
+            if self._idle_for() != 0.0:
+                return 0
+            if not self._entered:
+                self._enter()
+            return self.round()
         finally:
             self._rounds.release()
 
@@ -287,6 +325,7 @@ class Worker:
             lanes=LANES if self._types is None else -1,
             types=self._types,
             served=self._served,
+            noted=self._notes is not None,
         )
         self._batch.lost = False  # before the claim, which may also be lost
         try:
@@ -310,7 +349,11 @@ class Worker:
         except Exception:
             self._left_leases = True
             raise
+        except BaseException:  # it ends the thread, as a kill does
+            self._forsake()
+            raise
         finally:
+            self._db.in_flight.busy.discard(self.owner)
             self._prepared.clear()
             if self._gate is not None:
                 self._gate.leave()
@@ -349,6 +392,7 @@ class Worker:
 
     def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
         """Claim messages, after releasing the lanes that an error left leased to this worker."""
+        self._db.in_flight.busy.add(self.owner)
         if not self._registered and self._loop.started:
             lanes.register(tx, self.owner)
             tx.after_commit(self._note_registration)
@@ -438,29 +482,65 @@ class Worker:
 
     def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
         """Handle a lane's messages in order; return the rest after a pause."""
-        now = self._db.now()
-        prepared = [
-            resolve_handler(self._agent, leased, now, self._policy) if known is None else known
-            for leased, known in zip(
-                messages, map(self._prepared.get, map(SAME, messages)), strict=True
-            )
-        ]
-        for index, (leased, ready) in enumerate(zip(messages, prepared, strict=True)):
+        now, known = self._db.now(), self._prepared
+        for index, leased in enumerate(messages):
             if (self._loop.notified or not self._loop.started) and self._paused():
                 return messages[index:]
+            if self._notes is not None:
+                self._note_call(self._notes, leased)
+            ready = (known and known.get(SAME(leased))) or resolve_handler(
+                self._agent, leased, now, self._policy
+            )
             settlement = self._handle(leased, ready)
             if self._batch.lost:
                 break
             last = self._loop.stopping.is_set()  # checked once: unfinished messages are continued
             rest = len(messages) if last else index + 1
             events = self._events(leased, settlement, ready) if self._hooks._hooks else []
-            if self._batch.end(leased, settlement, rest=(messages, rest), events=events):
+            spent = leased.attempt > 1 or self._tries_once
+            due = self._batch.end(leased, settlement, rest=(messages, rest), events=events)
+            if due or (spent and self._was_last(leased, ready)):
                 self._batch.commit()
             if settlement is not HANDLED:
                 self._exhausted = False
             if isinstance(settlement, RetryAt) or self._batch.lost or last:
                 break
         return []
+
+    def _note_call(self, notes: CallNotes, leased: LeasedMessage) -> None:
+        """Note a call before it begins; if that fails, commit its claim, which then counts it."""
+        lane = leased.lane
+        if notes.count >= NOTES:
+            self._batch.commit()
+        if not self._batch._ended:  # all calls that were noted before are settled
+            notes.turn, notes.count = notes.turn + 1, 0
+        note = NOTE.pack(notes.turn, lane.lane_id, lane.token, leased.seq)
+        try:
+            os.pwrite(notes.file.handle, note, notes.at + notes.count * NOTE.size)
+            notes.count += 1
+        except OSError as error:
+            self._end_notes(error)
+
+    def _end_notes(self, error: OSError) -> None:
+        """Go on without notes: a committed claim counts its calls instead."""
+        log.failure("warning", "calls are not noted", error, agent=self._db.agent)
+        self._leave()
+        self._entered = True
+        self._batch.step_aside()
+
+    def _was_last(self, leased: LeasedMessage, ready: Prepared | Settlement) -> bool:
+        """
+        Return whether a message may not be called again.
+
+        It is committed at once: the death of its process in a later call would end it unhandled.
+        """
+        if not isinstance(ready, Prepared):
+            return False
+        most = ready.handler.rules.attempts
+        if most is not None:
+            return leased.attempt >= most
+        policy = ready.handler.rules.retry or self._policy
+        return policy.exhausted(leased.attempt)
 
     def _paused(self) -> bool:
         """Return whether the file is paused; read only after notifications, which a pause sends."""
@@ -740,9 +820,17 @@ class Worker:
         """Extend the leases of this round, unless its handler has exceeded its timeout."""
         run = self._run_now
         if run is not None and monotonic() - run.started > run.limit:
+            for lane in list(self._held.values()):
+                lanes.give_up(tx, lane)
             return
         for lane in list(self._held.values()):
             lanes.extend(tx, lane, until=tx.now + round(1000 * self._settings.lease))
+
+
+def _tries_once(agent: Handlers, policy: RetryPolicy) -> bool:
+    """Return whether the first attempt of a message may be its last."""
+    rules = [each.rules for each in agent.handlers]
+    return policy.exhausted(1) or any(each.retry or each.attempts == 1 for each in rules)
 
 
 def _only_types(agent: Handlers) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import CancelledError
 from typing import Any, Final, cast
 
@@ -35,6 +36,7 @@ from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext
 from onceward.file import forks
 from onceward.file.environment import disabled_by_environment
+from onceward.file.in_flight import ALL_LEASED, NOTE, NOTES, CallNotes
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.clock import Millis, monotonic
@@ -140,9 +142,14 @@ class BatchWorker(Worker):
         named = {"pattern": self._handler.pattern, "batch": self._most, "passes": passes}
         [(count, since)] = read(WAITING, named)
         if not count:
-            return None
+            return 0.0 if self._may_take_suspects(read) else None
         left = 0 if count >= self._most else since + self._within - self._db.now()
         return float(max(0, min(left, self._within)) / 1000)
+
+    def _may_take_suspects(self, read: Rows) -> bool:
+        """Return whether only messages that may have killed their process wait."""
+        others = self._db.in_flight.busy - {self.owner}
+        return not others and lanes.agenda(read).ready == lanes.ONLY_SUSPECTS
 
     def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
         """Claim a batch; if none is due, only wake the due lanes."""
@@ -173,6 +180,8 @@ class BatchWorker(Worker):
     def _handle_batch(self, claimed: list[list[LeasedMessage]]) -> None:
         """Call the handler once, and commit its effects and the settlement of each message."""
         now, messages = self._db.now(), [each for lane in claimed for each in lane]
+        if self._notes is not None:
+            self._note_batch(self._notes, messages)
         ended: dict[int, Settlement] = {}
         ready: list[tuple[LeasedMessage, Prepared]] = []
         for leased in messages:
@@ -195,6 +204,19 @@ class BatchWorker(Worker):
                 settled = SettledMessage(leased, ended[leased.seq])
                 listed.append((settled, (lane, len(lane)), events))
         self._batch.end_all(listed)
+
+    def _note_batch(self, notes: CallNotes, messages: list[LeasedMessage]) -> None:
+        """Note the call of a batch before it begins, as ``Worker`` notes the call of a message."""
+        calls = [(each.lane.lane_id, each.lane.token, each.seq) for each in messages]
+        if len(calls) > NOTES:  # then each lease names its messages
+            self._batch.step_aside()
+            calls = sorted({(lane, token, ALL_LEASED) for lane, token, _ in calls})
+        notes.turn, notes.count = notes.turn + 1, min(NOTES, len(calls))
+        noted = b"".join(NOTE.pack(notes.turn, *each) for each in calls[:NOTES])
+        try:
+            os.pwrite(notes.file.handle, noted, notes.at)
+        except OSError as error:
+            self._end_notes(error)
 
     def _observed(self, ready: list[tuple[LeasedMessage, Prepared]]) -> dict[int, Settlement]:
         """Call the handler, in an attempt for observers if there are any."""

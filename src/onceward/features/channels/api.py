@@ -62,6 +62,7 @@ class ChannelLeases(LaneLeases):
         """Lease the next message whose topic matches."""
         if disabled_by_environment() or lanes.agenda(self._db.read).paused_at is not None:
             return ()
+        self.enter()
         while (seq := self._find(search)) is not None:
             with self._db.outside_handler():
                 leased = self._db.write(

@@ -37,7 +37,7 @@ from onceward.message.vocabulary import (
 LEASE: Final = """
 UPDATE _onceward_lanes
    SET owner = :owner, token = token + 1, due_at = :until, leased_seqs = :bound,
-       isolate_upto_seq = max(isolate_upto_seq, :last)
+       isolate_upto_seq = max(isolate_upto_seq, :last), late_at = NULL, suspect = 0
  WHERE lane_id = :lane AND token = :token - 1 AND owner IS NULL
 """
 BIND: Final = """
@@ -238,7 +238,7 @@ def begin(
         LeaseLost: another worker now serves this session.
 
     """
-    lane_id, token, owner, _ = held
+    lane_id, token, owner = held[:3]
     seqs = [each.seq for each in messages]
     bound = json.dumps(seqs)
     named = {
@@ -567,7 +567,7 @@ class RunCompletion:
             inbox.apply_settlements(tx, [SettledMessage(message, again) for message in messages])
         end(tx, run, "aborted", consumed=delivered, cause=cause)
         if lost:
-            lanes.settle(tx, held, rest=[], due_at=None)
+            lanes.settle(tx, held, rest=[], due_at=lanes.rests_until(tx, held.lane_id))
         else:
             # A coroutine gets the grace twice; a call that returns or is abandoned releases the
             # lane.

@@ -164,14 +164,18 @@ class RunScheduler:
 
     # -- one look ---------------------------------------------------------------------------
 
-    def schedule(self, tx: StoreTransaction, slots: int) -> SchedulePass:
+    def schedule(self, tx: StoreTransaction, slots: int, *, alone: bool = True) -> SchedulePass:
         """
         Enqueue arrivals, abort runs that are abandoned or preempted, begin up to *slots* runs.
+
+        A run that may have killed its process begins if nothing else can, and only *alone*: while
+        this process has no other run.
 
         All of it is one transaction, which may be repeated: after a crash either all of it
         happened, or none, and the next pass finds the previous state.
         """
         looked = SchedulePass()
+        lanes.take_over(tx)
         lanes.wake_due(tx)
         for run in runs.abandoned(tx):
             if handler_of(run.session, self._handlers) is not None:
@@ -182,6 +186,8 @@ class RunScheduler:
             admit = partial(self._admit, tx, session, list(fresh), looked)
             self._isolated(tx, looked, session, admit)
         self._start_runs(tx, looked, slots)
+        if alone and not looked.started:
+            self._start_runs(tx, looked, slots, suspects=True)
         return looked
 
     def next_run(self, tx: StoreTransaction) -> StartedRun | None:
@@ -190,8 +196,13 @@ class RunScheduler:
         self._start_runs(tx, looked, 1)
         return looked.started[0] if looked.started else None
 
-    def _start_runs(self, tx: StoreTransaction, looked: SchedulePass, slots: int) -> None:
-        ready = session_queues.ready(tx, self.patterns, slots) if slots > 0 else ()
+    def _start_runs(
+        self, tx: StoreTransaction, looked: SchedulePass, slots: int, *, suspects: bool = False
+    ) -> None:
+        if suspects:
+            ready = session_queues.suspects(tx.rows, self.patterns)
+        else:
+            ready = session_queues.ready(tx, self.patterns, slots) if slots > 0 else []
         for lane_id, session, token in ready:
             start = partial(self._start_run, tx, session, (lane_id, token), looked)
             self._isolated(tx, looked, session, start)

@@ -141,7 +141,15 @@ SELECT lane_id, token, owner, due_at
  WHERE sender IS NULL AND name = ? AND rank = 2
 """
 DEFER: Final = "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND owner IS NULL"
-HURRY: Final = "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
+HURRY: Final = """
+UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL AND suspect = 0
+"""
+SUSPECTS: Final = f"""
+SELECT l.lane_id, l.name, l.token FROM _onceward_lanes AS l
+ WHERE l.suspect = 1 AND l.owner IS NULL AND l.head_seq IS NOT NULL AND l.sender IS NULL
+   AND {OURS} AND {GOES_ON}
+ ORDER BY l.rank, l.head_seq LIMIT 1
+"""
 QUEUE: Final = """
 SELECT mode, debounce_for, cap, overflow, aborted, inject, waiting_since_at, arrived_at, retry_at,
        goes_on_with, paused_at, reordered, next_mode
@@ -463,6 +471,11 @@ def ready(tx: StoreTransaction, patterns: str, limit: int) -> list[tuple[int, st
     """Return (lane, session, token) of ready queues, the longest waiting first."""
     rows = tx.rows(READY, {"patterns": patterns, "limit": limit})
     return [(lane_id, name, token) for lane_id, name, token in rows]
+
+
+def suspects(read: Rows, patterns: str) -> list[tuple[int, str, int]]:
+    """Return (lane, session, token) of the first queue whose run may have killed its process."""
+    return [(lane, name, token) for lane, name, token in read(SUSPECTS, {"patterns": patterns})]
 
 
 def next_messages(

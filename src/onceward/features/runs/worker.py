@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -58,10 +59,11 @@ from onceward.features.runs.scheduler import (
 )
 from onceward.file import file_checks, forks
 from onceward.file.environment import disabled_by_environment
+from onceward.file.in_flight import ALL_LEASED, NOTE, NOTES, CallNotes, CallRecords
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.body import encode
-from onceward.message.clock import monotonic
+from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text, message_of
 from onceward.message.log import log
 from onceward.message.options import reply_options
@@ -132,6 +134,45 @@ class OpenCalls:
         return max([*waits, max(self._grace, RECHECK) if left >= LEFT_MAX else 0.0])
 
 
+class RunNotes:
+    """
+    Notes which runs have begun to call their handler: a run that had not counts as no attempt.
+
+    Each has its place in the record of their worker until it ends; its lease proves the note.
+    """
+
+    def __init__(self, file: CallRecords, owner: str) -> None:
+        self._file, self._owner = file, owner
+        self._notes: CallNotes | None = None
+        self._places: dict[str, int] = {}
+        self._lock = forks.new_lock()
+
+    def enter(self, lease: Millis) -> None:
+        """Take a record; without one the beginning of a run counts."""
+        self._notes = self._file.enter(self._owner, "run", lease)
+
+    def begin(self, run: OpenRun) -> None:
+        """Note the call of a run before it begins."""
+        notes = self._notes
+        if notes is None:
+            return
+        with self._lock:
+            free = set(range(NOTES)) - set(self._places.values())
+            place = self._places[run.id] = min(free, default=NOTES - 1)
+        note = NOTE.pack(notes.turn, run.lane_id, run.token, ALL_LEASED)
+        try:
+            os.pwrite(self._file.handle, note, notes.at + place * NOTE.size)
+        except OSError as error:
+            log.failure("warning", "calls are not noted", error, run_id=run.id)
+            self._notes = None
+            self._file.leave(self._owner)
+
+    def end(self, run_id: str) -> None:
+        """Free the place of a run that has ended."""
+        with self._lock:
+            self._places.pop(run_id, None)
+
+
 class RunCommits:
     """Commits the steps of a run separately; see ``Committer``."""
 
@@ -176,12 +217,13 @@ class RunExecution:
         scheduler: RunScheduler,
         completion: RunCompletion,
         watched: bool = True,
+        note: Callable[[OpenRun], None] = lambda _: None,
     ) -> None:
         self.row: OpenRun = started.run
         """The run's row at its last commit."""
         self._started, self._scheduler, self._completion = started, scheduler, completion
         self._db, self._outbox, self._hooks = deps.db, deps.outbox, deps.hooks
-        self._deps, self._thread = deps, 0
+        self._deps, self._thread, self._note = deps, 0, note
         self._policy, self._rng = deps.policy, deps.rng
         self._leased = [each.leased for each in started.messages]
         self._run = Run(started, outbox=deps.outbox, holder=self)
@@ -200,6 +242,8 @@ class RunExecution:
         """Whether the call was aborted and has not returned within the grace."""
         self.returned = False
         """Whether the handler has returned."""
+        self.given_up = False
+        """Whether its lease is left to run out, because the handler exceeded its timeout."""
 
     # -- for the heartbeat ------------------------------------------------------------------
 
@@ -395,6 +439,7 @@ class RunExecution:
     def _returned(self, loop: Loop) -> Any:
         began, self._thread = monotonic(), get_ident()
         context, before = CONTEXT.set(self._run), forks.count
+        self._note(self.row)
         try:
             around = self._started.handler.around
             value = surround(around, self._run, lambda: self._call(loop))
@@ -509,6 +554,7 @@ class RunWorker:
             grace=deps.settings.abort_grace,
         )
         self._calls = OpenCalls(deps.settings.abort_grace)
+        self._notes = RunNotes(deps.db.in_flight, self.owner)
         self.scheduler = RunScheduler(
             deps, handlers, self.completion, owner=self.owner, delay=self._calls.delay
         )
@@ -521,6 +567,7 @@ class RunWorker:
 
     def start(self) -> None:
         """Start serving in the background."""
+        self._notes.enter(round(1000 * self._settings.lease))
         self._keeper.start(delay=math.inf)
         self._loop.start("in", poll=self._settings.poll_interval)
 
@@ -575,6 +622,10 @@ class RunWorker:
             return engine.MAX_IDLE_SECONDS
         if arrived or (ready and self._slots > 0):
             return 0.0
+        if not self._calls.counted() and session_queues.suspects(
+            self._db.read, self.scheduler.patterns
+        ):
+            return 0.0
         return None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
 
     @property
@@ -582,7 +633,8 @@ class RunWorker:
         return self._settings.max_runs - len(self._calls.counted())
 
     def _serve(self) -> SchedulePass:
-        looked = self._db.write(lambda tx: self.scheduler.schedule(tx, self._slots))
+        alone = not self._calls.counted()
+        looked = self._db.write(lambda tx: self.scheduler.schedule(tx, self._slots, alone=alone))
         if looked.moved or looked.started:
             self._db.notifier.notify("out")  # receipts of messages that a full queue refused
         self._cancel(self._ended_elsewhere())
@@ -624,7 +676,8 @@ class RunWorker:
         self._leave_calls()
         if self._idle_for() != 0.0:
             return 0
-        looked = self._db.write(lambda tx: self.scheduler.schedule(tx, 1))
+        alone = not self._calls.counted()
+        looked = self._db.write(lambda tx: self.scheduler.schedule(tx, 1, alone=alone))
         self._cancel(self._ended_elsewhere())
         for started in looked.started:
             self._execute(self._enter(started), alone=True)
@@ -637,6 +690,7 @@ class RunWorker:
             scheduler=self.scheduler,
             completion=self.completion,
             watched=self._loop.started,
+            note=self._notes.begin,
         )
         self._calls.add(execution)
         self._keeper.notify()
@@ -659,6 +713,7 @@ class RunWorker:
                     agent=self._db.agent, session=execution.session, run_id=execution.run_id,
                 )  # fmt: skip
             finally:
+                self._notes.end(execution.run_id)
                 self._calls.remove(execution)
         self._loop.notify()
 
@@ -670,11 +725,21 @@ class RunWorker:
         late = [execution for execution in self._calls.counted() if execution.overdue]
         for execution in late:
             execution.cancel(late=True)
+        self._give_up(late)
         kept = [execution for execution in self._calls.counted() if execution not in late]
         if kept and monotonic() >= self._extended_at + every:
             with suppress(OncewardError):
                 self._extend(kept)
         return min(every, 1.0) if self._calls.counted() else None
+
+    def _give_up(self, executions: list[RunExecution]) -> None:
+        """Let the leases of late runs run out, once for each."""
+        new = [each for each in executions if not each.given_up]
+        if new:
+            with suppress(OncewardError):
+                self._db.write(partial(_give_up_leases, leases=[each.lease for each in new]))
+                for each in new:
+                    each.given_up = True
 
     def _extend(self, executions: list[RunExecution]) -> None:
         lease_for = round(1000 * self._settings.lease)
@@ -685,3 +750,8 @@ class RunWorker:
 
         self._db.write(work)
         self._extended_at = monotonic()
+
+
+def _give_up_leases(tx: StoreTransaction, leases: list[Lease]) -> None:
+    for held in leases:
+        lanes.give_up(tx, held)

@@ -97,7 +97,7 @@ def store(
         LeaseLost: another worker handles the message; roll the transaction back.
 
     """
-    lane, token, owner, _ = home.lease
+    lane, token, owner = home.lease[:3]
     bindings: dict[str, Any] = {
         "scope": home.scope,
         "seq": home.leased.seq,
@@ -119,7 +119,7 @@ def prove(tx: StoreTransaction, home: StepHome) -> None:
         LeaseLost: another worker handles the message; roll the transaction back.
 
     """
-    lane, token, owner, _ = home.lease
+    lane, token, owner = home.lease[:3]
     bindings = {"seq": home.leased.seq, "lane": lane, "token": token, "owner": owner}
     if not tx.rows(HELD, bindings):
         raise LeaseLost(f"nothing was stored for message {home.leased.id}: another worker has it")

@@ -79,7 +79,7 @@ def add(tx: StoreTransaction, *, home: StepHome, batches: list[Batch]) -> None:
         LeaseLost: another worker handles the message; roll the transaction back.
 
     """
-    lane, token, owner, _ = home.lease
+    lane, token, owner = home.lease[:3]
     about = {"seq": home.leased.seq, "lane": lane, "token": token, "owner": owner}
     for each in batches:
         named = about | {

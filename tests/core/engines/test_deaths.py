@@ -1,0 +1,238 @@
+"""Messages whose process dies: every call counts, and their neighbours do not wait for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.children import PYTHON, Child, run
+from tests.waiting import until
+
+from onceward import Postbox
+from onceward.core.handle import lanes
+from onceward.errors import InvalidArgument
+from onceward.file import file_checks
+from onceward.file.in_flight import NOTE, CallRecords
+from onceward.file.transaction import StoreTransaction
+
+KILLED = 9
+"""Exit code of a process that the message 0 has ended."""
+CHILD = """
+import asyncio, os, sys, time
+from onceward import Agent, Context, Postbox, Run
+
+kind, most = sys.argv[2], int(sys.argv[3])
+agent = Agent("worker")
+
+def called(*found):
+    with open("calls", "a") as calls:
+        calls.write("".join(f"{body}:{attempt} " for body, attempt in found))
+    if 0 in dict(found):
+        os._exit(9)
+
+if kind == "function":
+    @agent.on("job", attempts=most)
+    def job(body: int, ctx: Context) -> None:
+        called((body, ctx.message.attempt))
+elif kind == "step":
+    @agent.on("job", attempts=most)
+    def job(body: int, ctx: Context) -> None:
+        ctx.step(called, (body, ctx.message.attempt))
+elif kind == "coroutine":
+    @agent.on("job", attempts=most)
+    async def job(body: int, ctx) -> None:
+        await asyncio.sleep(0)
+        called((body, ctx.message.attempt))
+elif kind == "batch":
+    @agent.on("job", attempts=most, batch=10)
+    def job(bodies: list[int], ctx) -> None:
+        called(*((each.body, each.attempt) for each in ctx.messages))
+elif kind == "run":
+    @agent.session("*", attempts=most)
+    def serve(run: Run) -> None:
+        called((run.message.body, run.message.attempt))
+
+reads = kind == "reader"
+options = {"retry_first": 0.01, "retry_cap": 0.01, "handler_retries": most - 1}
+with Postbox(sys.argv[1], agent="worker" if reads else agent, start=not reads, **options) as box:
+    while (now := box.file.stats())["inbox_pending"] + now["inbox_processing"]:
+        if reads:
+            while message := box.receive():
+                called((message.body, message.attempt))
+                message.ack()
+        time.sleep(0.01)
+"""
+KINDS = ("function", "step", "coroutine", "batch", "run", "reader")
+
+
+def stored(home: Path, count: int) -> Path:
+    """Store the jobs 0, 1, …, each of a session of its own; return the file of their worker."""
+    Postbox(home / "worker.db", agent="worker", start=False).close()
+    with Postbox(home / "shop.db", agent="shop", start=False) as shop:
+        for n in range(count):
+            shop.session(f"s{n}").send("worker", n, type="job")
+        shop.run_until_idle()
+    return home / "worker.db"
+
+
+def worked(file: Path, kind: str, attempts: int) -> list[list[str]]:
+    """Restart a worker until all jobs have ended; return the calls of each process."""
+    calls, command = file.parent / "calls", [*PYTHON, "-c", CHILD, file, kind, attempts]
+    found, code = list[list[str]](), KILLED
+    while code == KILLED:
+        assert len(found) <= attempts
+        calls.write_text("")
+        code = run(command, check=False, cwd=file.parent).returncode
+        found.append(calls.read_text().split())
+    assert code == 0
+    return found
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_call_counts(tmp_path: Path, kind: str, attempts: int) -> None:
+    """A message that ends each process is called as often as allowed, with consecutive numbers."""
+    file = stored(tmp_path, 1)
+
+    calls = [call for process in worked(file, kind, attempts) for call in process]
+
+    assert [f"0:{n + 1}" for n in range(attempts)] == calls
+    with Postbox(file, start=False) as box:
+        assert [("max_retries_exceeded", attempts)] == [
+            (each.reason, each.attempts) for each in box.dead_letters.list()
+        ]
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each != "batch"])
+def test_neighbours_do_not_wait_for_a_killer(tmp_path: Path, kind: str) -> None:
+    """All other jobs are done before the killer is called again, and each of them succeeds."""
+    file = stored(tmp_path, 21)
+
+    processes = worked(file, kind, 3)
+
+    done = {int(call.split(":")[0]) for process in processes[:2] for call in process}
+    assert set(range(21)) == done
+    assert [["0:3"], []] == processes[2:]
+    with Postbox(file, start=False) as box:
+        assert (20, 1) == (box.file.stats()["processed"], len(box.dead_letters.list()))
+
+
+def test_neighbours_of_a_batch_that_died_are_called_alone(tmp_path: Path) -> None:
+    """Each message of the batch is called again on its own, the killer's third call included."""
+    processes = worked(stored(tmp_path, 5), "batch", 3)
+
+    later = [call for process in processes[1:] for call in process]
+    assert sorted([*(f"{n}:2" for n in range(5)), "0:3"]) == sorted(later)
+
+
+SLOW = """
+import ctypes, sys
+from onceward import Agent, Context, Postbox
+
+agent = Agent("worker")
+
+@agent.on("job", attempts=3)
+def job(body: int, ctx: Context) -> None:
+    print(ctx.message.attempt, flush=True)
+    if sys.argv[2] == "holds":
+        ctypes.PyDLL(None).usleep(1_500_000)
+    elif sys.argv[2] == "waits":
+        sys.stdin.readline()
+
+with Postbox(sys.argv[1], agent=agent, lease=0.2) as box:
+    sys.stdin.readline()
+"""
+
+
+def handled(file: Path) -> int:
+    """Return how many messages were handled."""
+    with Postbox(file, start=False) as box:
+        return int(box.file.stats()["processed"])
+
+
+def worker(file: Path, kind: str) -> Child:
+    """Start a worker whose call holds its interpreter, waits for a line, or returns at once."""
+    return Child([*PYTHON, "-c", SLOW, file, kind], "stdin", "stdout", "stderr")
+
+
+def test_a_call_that_holds_its_interpreter_keeps_its_lease(tmp_path: Path) -> None:
+    """Its heartbeat cannot run for seven leases, but its lock shows that its process lives."""
+    file = stored(tmp_path, 1)
+    with worker(file, "holds") as first, worker(file, "holds") as second:
+        until(lambda: handled(file) == 1)
+        heard = first.ended("\n")[0] + second.ended("\n")[0]
+
+    assert "1\n" == heard
+
+
+def test_a_stopped_process_loses_its_lease_later(tmp_path: Path) -> None:
+    """Another process then takes its message, as the next attempt, and logs what it has seen."""
+    file = stored(tmp_path, 1)
+    with worker(file, "waits") as stopped:
+        assert "1" == stopped.hear()
+        stopped.send_signal(signal.SIGSTOP)
+        with worker(file, "quick") as other:
+            until(lambda: handled(file) == 1)
+            out, err = other.ended("\n")
+        stopped.send_signal(signal.SIGCONT)
+        stopped.ended("\n\n")
+
+    assert ("2\n", True) == (out, f"its process {stopped.pid} lives" in err)
+
+
+def test_calls_are_counted_once_whoever_looks(tmp_path: Path) -> None:
+    """Takers that look again, or whose commit is undone, neither miss nor repeat a call."""
+    file = stored(tmp_path, 3)
+    with worker(file, "waits") as dying:
+        assert "1" == dying.hear()
+        dying.send_signal(signal.SIGKILL)
+        dying.wait()
+    with Postbox(file, agent="worker", start=False) as box:
+        db = box._db
+        db.in_flight.enter(file_checks.owner_name(), "reader", 1000)
+
+        def undone(tx: StoreTransaction) -> None:
+            lanes.take_over(tx)
+            raise InvalidArgument("undo")
+
+        for _ in range(2):
+            with pytest.raises(InvalidArgument):
+                db.write(undone)
+        for _ in range(3):
+            db.write(lanes.take_over)
+
+        assert [(1,), (0,), (0,)] == db.read("SELECT attempts FROM _onceward_inbox ORDER BY seq")
+        assert [] == db.in_flight.dead()
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_note_of_a_settled_call_counts_nothing(tmp_path: Path, claimed: bool) -> None:
+    """Only the lane's token tells: notes are left behind, and may be older than the file."""
+    file = stored(tmp_path, 1)
+    with Postbox(file, agent="worker", start=False) as box, closing(CallRecords(file)) as other:
+        box._db.in_flight.enter(file_checks.owner_name(), "reader", 1000)
+        notes = other.enter(file_checks.owner_name(), "call", 1000)
+        assert notes is not None
+        [(lane, token)] = box._db.read("SELECT lane_id, token FROM _onceward_lanes")
+        note = NOTE.pack(notes.turn, lane, token + claimed, 1)
+        os.pwrite(notes.file.handle, note, notes.at)
+        box._db.write(lanes.take_over)
+
+        # A claim that was rolled back has the next token; a settled one has the lane's.
+        assert [(int(claimed),)] == box._db.read("SELECT attempts FROM _onceward_inbox")
+
+
+def test_a_child_leaves_the_records_of_its_parent(tmp_path: Path) -> None:
+    """It holds neither their locks nor their file, so the parent's death is seen at once."""
+    file = stored(tmp_path, 1)
+    with Postbox(file, agent="worker", start=False) as box, closing(CallRecords(file)) as other:
+        assert box._db.in_flight.enter("1.2.3.4/parent", "call", 1000) is not None
+        if (child := os.fork()) == 0:
+            box._db.in_flight.leave("1.2.3.4/parent")
+            os._exit(0 if box._db.in_flight.handle < 0 else 1)
+
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert [True] == [each.lives for each in other._records()]
