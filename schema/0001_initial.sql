@@ -345,6 +345,20 @@ CREATE TABLE _onceward_failed_attempts (
 
 CREATE INDEX _onceward_failed_attempts_message ON _onceward_failed_attempts (message_id, sender, seq);
 
+-- Values that handlers returned for messages that asked for no reply, where a handler keeps them: for a limited time,
+-- and a limited number per file.
+CREATE TABLE _onceward_results (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    stored_at  INTEGER NOT NULL,
+    until_at   INTEGER NOT NULL,
+    bytes      INTEGER NOT NULL,
+    media      TEXT    NOT NULL,
+    result     TEXT    NOT NULL,
+    UNIQUE (message_id, sender)
+) STRICT;
+
 -- Output that handlers stream while they run, in batches of chunks: one order for all streams of a message.
 CREATE TABLE _onceward_output_batches (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -935,6 +949,10 @@ SELECT seq, message_id, sender, agent AS recipient, scope, name, version, ordina
 CREATE VIEW onceward_failed_attempts AS
 SELECT f.seq, f.message_id, f.sender, i.agent AS recipient, f.attempt, f.worker, f.error, f.trace, f.took, f.failed_at
   FROM _onceward_failed_attempts AS f, _onceward_file_info AS i;
+
+CREATE VIEW onceward_results AS
+SELECT seq, message_id, sender, agent AS recipient, CAST(json_extract(result, '$') AS TEXT) AS body, bytes, stored_at, until_at
+  FROM _onceward_results, _onceward_file_info;
 
 CREATE VIEW onceward_output_streams AS
 SELECT message_id, sender, agent AS recipient, name, sum(length(replace(kinds, 'r', ''))) AS chunks,

@@ -30,14 +30,14 @@ reviewer = Agent("reviewer")
 
 
 @reviewer.on(Review)
-def review(task: Review, ctx: Context) -> Reviewed:
-    """Review one file; what is returned is the reply."""
+def review(task: Review, ctx: Context) -> None:
+    """Review one file, and send what was found to the coordinator."""
     findings = rules.review(Path(task.path))  # the slow part comes first: nothing is locked yet
     ctx.tx.execute(DONE, (task.task, ctx.message.attempt, time.time_ns() // 1_000_000))
     ctx.tx.executemany(
         FOUND, [(task.task, found.line, found.rule, found.note) for found in findings]
     )
-    return Reviewed(task=task.task, findings=len(findings))
+    ctx.reply(Reviewed(task=task.task, findings=len(findings)))
 
 
 def main(home: Path, name: str) -> None:

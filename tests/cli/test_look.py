@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Postbox
+from onceward import Agent, Postbox
 
 Cli = Callable[..., Any]
 
@@ -92,7 +92,7 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
     """A unique beginning of the id is enough, and the frame comes with it."""
     shown = cli("show", sent[:-2], "--json").json
 
-    assert ["id", "rows", "steps", "streams", "transitions"] == list(shown)
+    assert ["id", "rows", "steps", "streams", "results", "transitions"] == list(shown)
     [row] = shown["rows"]
     keys = [
         "box", "seq", "id", "sender", "recipient", "session", "lane", "type", "priority", "state",
@@ -134,6 +134,19 @@ def test_show_as_lines(cli: Cli, sent: str) -> None:
         fields["recipient"],
         json.loads(fields["frame"])["data"],
     )
+
+
+def test_show_has_a_kept_result(cli: Cli, home: Path) -> None:
+    """As a value in JSON, and as a line."""
+    agent = Agent("jobs")
+    agent.on("job", keep_result=True)(lambda body: {"is": body})
+    with Postbox(home / "jobs.db", agent=agent, start=False) as box:
+        sent = box.send("jobs", 5, type="job")
+        box.run_until_idle()
+    [found] = cli("show", sent, "--agent", "jobs", "--json").json["results"]
+
+    assert ("jobs", '{"is":5}', 8) == (found["sender"], found["body"], found["bytes"])
+    assert '{"is":5}' in cli("show", sent, "--agent", "jobs").out
 
 
 def test_an_ambiguous_beginning_is_refused(cli: Cli, shop: Postbox, sent: str) -> None:

@@ -45,12 +45,12 @@ def billing_agent() -> Agent:
     billing = Agent("billing")
 
     @billing.on("invoice.created")
-    def pay(body: dict[str, Any], ctx: Context) -> Paid:
+    def pay(body: dict[str, Any], ctx: Context) -> None:
         if body["cents"] < 0:
             msg = "negative amount"
             raise Reject(msg)
         ctx.send("ledger", {"entry": body["id"], "cents": body["cents"]}, type="ledger.entry")
-        return Paid(id=body["id"])
+        ctx.reply(Paid(id=body["id"]))
 
     @billing.on("refund.wanted")
     def refund(body: dict[str, Any]) -> None:
@@ -77,7 +77,9 @@ def coder_agent() -> Agent:
 
     @coder.session(mode="followup", cap=100)
     def turn(run: Run) -> str:
-        return f"did {run.message.body}"
+        answer = f"did {run.message.body}"
+        run.reply(answer)
+        return answer
 
     return coder
 

@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.inspector.homes import EVIL
 
-from onceward import Postbox
+from onceward import Agent, Postbox
 from onceward.errors import InvalidArgument
 from onceward.file.read_only import opened
 from onceward.message.clock import iso
@@ -583,6 +583,23 @@ def test_a_long_body_begins_on_the_page(web: TestClient, home: Home) -> None:
     assert 16_000 < page.count("y") < 17_000
     assert "The first 16.0 kB are shown" in page
     assert 'class="tree"' not in page
+
+
+def test_a_message_shows_its_kept_result(home: Home) -> None:
+    """What its handler returned, as text."""
+    agent = Agent("jobs")
+    agent.on("job", keep_result=True)(lambda body: f"<b>{body}</b>")
+    clock = Controls(clock=home.clock)
+    with Postbox(home.path / "jobs.db", agent=agent, start=False, testing=clock) as box:
+        sent = box.send("jobs", "done", type="job")
+        box.run_until_idle()
+    made = app([home.path], clock=home.clock)
+    made.state.site.refresher.refresh()
+    client = TestClient(made, base_url="http://localhost")
+    page = client.get(f"/agents/jobs/messages/{sent}").text
+    made.state.site.refresher.stop()
+
+    assert '<pre tabindex="0">&lt;b&gt;done&lt;/b&gt;</pre>' in page
 
 
 def test_a_message_links_to_its_trace(home: Home) -> None:

@@ -61,8 +61,8 @@ def answering() -> Agent:
     agent = Agent("b")
 
     @agent.on("json")
-    def answer(body: dict[str, Any]) -> dict[str, int]:
-        return {"number": body["number"] + 1}
+    def answer(body: dict[str, Any], ctx: Context) -> None:
+        ctx.reply({"number": body["number"] + 1})
 
     return agent
 

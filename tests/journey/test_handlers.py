@@ -99,10 +99,10 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
         write(ctx, job.n)
         if len(runs) == 1:
             raise world.crash
-        return Other(n=job.n)
+        return Other(n=job.n)  # the reply: the message asks for one
 
     shop, billing = prepared(world, work)
-    shop.send("billing", Job(n=1))
+    shop.request("billing", Job(n=1))
     shop.run_until_idle()
     with pytest.raises(world.crash):
         billing.run_until_idle()

@@ -343,10 +343,10 @@ def answering() -> Agent:
     agent = Agent("oracle")
 
     @agent.on("ask")
-    def answer(body: str, ctx: Context) -> str:
+    def answer(body: str, ctx: Context) -> None:
         ctx.send("third", body + "?", type="ask", priority="urgent")
         ctx.send("shop", "by the way", type="note")
-        return body + "!"
+        ctx.reply(body + "!")
 
     return agent
 

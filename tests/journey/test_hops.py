@@ -23,12 +23,6 @@ def following(body: int) -> int:
     return body + 1
 
 
-def by_return(agent: Agent, other: str) -> None:
-    """Answer each message by the returned value."""
-    del other
-    agent.on("*")(following)
-
-
 def by_reply(agent: Agent, other: str) -> None:
     """Answer each message through the context."""
     del other
@@ -71,7 +65,7 @@ def by_run_reply(agent: Agent, other: str) -> None:
         run.reply(following(run.message.body))
 
 
-WAYS = [by_return, by_reply, by_send, by_transaction, by_run, by_run_reply]
+WAYS = [by_reply, by_send, by_transaction, by_run, by_run_reply]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.journey.counted import Job, counting, effects
 
-from onceward import Agent, Msg, Reject
+from onceward import Agent, Context, Msg, Reject
 from onceward.message.events import Event
 from onceward.message.parcel import Parcel, Receipt
 
@@ -386,12 +386,12 @@ def test_the_same_id_is_the_same_message(world: World) -> None:
 
 
 def test_a_reply_comes_back(world: World) -> None:
-    """What a handler returns is sent to the sender of the message, tied to it."""
+    """It is tied to the message whose handler sends it."""
     agent = Agent("billing")
 
     @agent.on(Job)
-    def work(job: Job) -> Result:
-        return Result(n=job.n + 1)
+    def work(job: Job, ctx: Context) -> None:
+        ctx.reply(Result(n=job.n + 1))
 
     shop, _ = world.wired("shop", agent)
     message = shop.send("billing", Job(n=1))

@@ -10,7 +10,7 @@ from typing import cast
 import apsw
 import pytest
 
-from onceward import Agent, Context
+from onceward import Agent, AsyncContext, Context
 from onceward.testing import Crash, Harness, Point
 from onceward.testing.crash import POINTS
 
@@ -29,9 +29,9 @@ def counter() -> Agent:
     agent = Agent("counter")
 
     @agent.on("number")
-    def handle(n: int, ctx: Context) -> str:
+    def handle(n: int, ctx: Context) -> None:
         ctx.tx.execute("INSERT INTO done VALUES (?)", (n,))
-        return f"did {n}"
+        ctx.reply(f"did {n}")
 
     return agent
 
@@ -41,8 +41,8 @@ def acounter() -> Agent:
     agent = Agent("counter")
 
     @agent.on("number")
-    async def handle(n: int) -> str:
-        return f"did {n}"
+    async def handle(n: int, ctx: AsyncContext) -> None:
+        await ctx.reply(f"did {n}")
 
     return agent
 

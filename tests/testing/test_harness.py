@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from pydantic import BaseModel
 
-from onceward import Agent, Context, Msg, Reject, Retry
+from onceward import Agent, AsyncContext, Context, Msg, Reject, Retry
 from onceward.errors import InvalidArgument
 from onceward.testing import Harness, ManualClock
 
@@ -30,11 +30,11 @@ billing = Agent("billing")
 
 
 @billing.on(InvoiceCreated)
-def pay(invoice: InvoiceCreated, ctx: Context) -> InvoicePaid:
+def pay(invoice: InvoiceCreated, ctx: Context) -> None:
     """Pay an invoice."""
     ctx.tx.execute("UPDATE account SET cents = cents - ?", (invoice.cents,))
     ctx.send("audit", {"paid": invoice.id})
-    return InvoicePaid(id=invoice.id)
+    ctx.reply(InvoicePaid(id=invoice.id))
 
 
 @pytest.fixture
@@ -147,8 +147,8 @@ def test_async_handlers_run_too(harness: Callable[..., Harness]) -> None:
     agent = Agent("calm")
 
     @agent.on("name")
-    async def greet(name: str) -> str:
-        return f"hello {name}"
+    async def greet(name: str, ctx: AsyncContext) -> None:
+        await ctx.reply(f"hello {name}")
 
     box = harness(agent)
     box.send("you", type="name", sender="me")

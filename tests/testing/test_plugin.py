@@ -8,13 +8,13 @@ import pytest
 pytest_plugins = ["pytester"]
 QUIETLY = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
 USES_ALL = """
-from onceward import Agent
+from onceward import Agent, Context
 
 greeter = Agent("greeter")
 
 @greeter.on("name")
-def greet(name: str) -> str:
-    return f"hello {name}"
+def greet(name: str, ctx: Context) -> None:
+    ctx.reply(f"hello {name}")
 
 def test_postbox(postbox, manual_clock):
     postbox.send("tester", "later", delay=5)

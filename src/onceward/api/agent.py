@@ -114,7 +114,10 @@ class Agent(Handlers):
 
         The payload type is the annotation of the first parameter; a payload that does not validate
         is rejected before the handler runs. A second parameter receives the Context (AsyncContext
-        for ``async def``); other parameters keep their defaults. The returned value is the reply.
+        for ``async def``); other parameters keep their defaults.
+
+        The returned value is the reply to a message that asks for one (``ask``, ``request``). For
+        others it is no message: it is dropped, or with *keep_result* kept for ``result``.
 
         Raises:
             InvalidArgument: the pattern or an option breaks its rules, a handler of the
@@ -305,8 +308,8 @@ class Agent(Handlers):
         Runs take every message of their sessions, even of types that have a handler; so an agent
         with handlers must name its sessions. A session has one run at a time. The function takes
         the run (``AsyncRun`` where it is ``async def``). Its return value is the run's result and
-        the reply to the current message, unless that message is itself an answer, or a dispatched
-        task, whose result is sent anyway. Bodies are read as the class of *types* that has their
+        the reply to its requests that it has not answered; the result of a dispatched task is sent
+        anyway. Bodies are read as the class of *types* that has their
         type. Agents in *allow_override_from* may ask for another mode for single messages, by the
         header ``queuemode``.
 

@@ -223,7 +223,9 @@ class Session:
         """
         Return the reply to a ticket, waiting at most *timeout* seconds.
 
-        May be called again, also after a restart.
+        May be called again, also after a restart. In the file of its recipient it takes the id of
+        any message, and returns what a handler with ``keep_result`` returned for it, until
+        ``result_retention`` has passed.
 
         Raises:
             AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.

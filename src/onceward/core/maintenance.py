@@ -137,6 +137,16 @@ DELETE FROM _onceward_drops
                 WHERE dropped_at < :before
                 ORDER BY dropped_at LIMIT :limit)
 """
+RESULT_BYTES: Final = 64 << 20
+"""Maximum total size of the kept results of a file after a round."""
+RESULTS: Final = f"""
+DELETE FROM _onceward_results
+ WHERE seq IN (SELECT seq
+                 FROM (SELECT seq, until_at, sum(bytes) OVER (ORDER BY seq DESC) AS total
+                         FROM _onceward_results)
+                WHERE until_at < :now OR total > {RESULT_BYTES}
+                LIMIT :limit)
+"""
 # A reader that returns after more late changes than these compares all rows.
 LATE_KEPT: Final = 100_000
 LATE_CHANGES: Final = f"""
@@ -475,8 +485,8 @@ def prune_marks(tx: StoreTransaction, *, after: int, before: Millis, limit: int)
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of rows outside outbox and inbox; return how many."""
-    named = {"before": before, "limit": limit}
-    pruned = (TICKETS, TRANSITIONS, FAILED_ATTEMPTS, DROPS, LATE_CHANGES)
+    named = {"before": before, "limit": limit, "now": tx.now}
+    pruned = (TICKETS, TRANSITIONS, FAILED_ATTEMPTS, DROPS, LATE_CHANGES, RESULTS)
     return sum(tx.run(sql, named) for sql in pruned)
 
 

@@ -31,9 +31,10 @@ from onceward.errors import (
 )
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
+from onceward.file.sql_parts import senders
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checked
-from onceward.message.body import canonical, decode, encode
+from onceward.message.body import BYTES, Payload, canonical, decode, encode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
 from onceward.message.ids import new_id_at, new_token
@@ -109,6 +110,39 @@ SELECT t.state, t.reason, t.recipient, b.frame
 """
 LOOK_WITH_DEADLINE: Final = LOOK.replace("b.frame\n", "b.frame, t.deadline_at, t.ended_at\n", 1)
 
+RESULTS_OF_FILE: Final = 10_000
+"""Maximum kept results of a file."""
+KEEP_RESULT: Final = """
+INSERT OR REPLACE INTO _onceward_results
+       (sender, message_id, stored_at, until_at, bytes, media, result)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+RETURNING seq
+"""
+FORGET_RESULTS: Final = "DELETE FROM _onceward_results WHERE seq <= ?"
+# Two senders may have chosen the same id: a message of this agent comes first, then the last one.
+RESULT: Final = """
+SELECT r.media, r.result, i.agent
+  FROM _onceward_results AS r, _onceward_file_info AS i
+ WHERE r.message_id = :id AND r.until_at >= :now
+ ORDER BY r.sender <> i.agent, r.seq DESC LIMIT 1
+"""
+# A message that asked for no reply: in its recipient's file, or in that of its sender.
+UNASKED: Final = f"""{senders("_onceward_inbox")}
+SELECT 1, b.state, b.reason, i.agent
+  FROM senders AS s CROSS JOIN _onceward_file_info AS i
+  JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
+ UNION ALL
+SELECT 2, 'dead', reason, CASE origin WHEN 'outbox' THEN peer ELSE agent END
+  FROM _onceward_dead_letters, _onceward_file_info WHERE id = :id
+ UNION ALL
+SELECT 3, state, reason, recipient FROM _onceward_outbox WHERE id = :id
+ ORDER BY 1
+"""
+NO_RESULT: Final = (
+    "processed, and its result was not kept (declare its handler with keep_result=True) or has "
+    "been deleted (see result_retention)"
+)
+
 
 class Asker(NamedTuple):
     """The handler that made a request: the request's index, and a digest of its contents."""
@@ -146,6 +180,8 @@ class ReplyState(NamedTuple):
     reason: str | None
     recipient: str
     frame: str | None
+    kept: tuple[str, str] | None = None
+    """Media type and JSON of the result of a message that asked for no reply."""
 
 
 class HandledMessage(Protocol):
@@ -154,6 +190,14 @@ class HandledMessage(Protocol):
     @property
     def seq(self) -> int:
         """Return its sequence in the inbox."""
+
+    @property
+    def sender(self) -> str:
+        """Return the agent that sent it."""
+
+    @property
+    def id(self) -> str:
+        """Return its id."""
 
     @property
     def session(self) -> str:
@@ -222,11 +266,37 @@ def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None
 
 
 def reply_state(db: Database, request: str) -> ReplyState:
-    """Return the state of a request; raise InvalidArgument for an unknown one."""
+    """
+    Return the state of a request, or of a message whose handler keeps its result.
+
+    Raises:
+        InvalidArgument: it is unknown, or the file of its recipient has the result.
+
+    """
     rows = db.read(LOOK, (request,))
-    if not rows:
-        raise _unknown(request)
-    return ReplyState(*rows[0])
+    return ReplyState(*rows[0]) if rows else _result_state(db, request)
+
+
+def _result_state(db: Database, message_id: str) -> ReplyState:
+    """Return the state of a message that asked for no reply, as that of a request."""
+    kept = db.read(RESULT, {"id": message_id, "now": db.now()})
+    if kept:
+        [(media, result, agent)] = kept
+        return ReplyState("answered", None, agent, None, (media, result))
+    found = db.read(UNASKED, {"id": message_id})
+    if not found:
+        raise _unknown(message_id)
+    _, state, reason, recipient = found[0]
+    if state != "dead" and recipient != db.agent:
+        msg = (
+            f"message {message_id} was sent to {recipient} without asking for a reply: "
+            "send it with request(), or ask for its result in the file of its recipient"
+        )
+        raise InvalidArgument(msg)
+    if state in {"pending", "sent"}:
+        return ReplyState("open", None, recipient, None)
+    ended = NO_RESULT if state in {"processed", "acked"} else reason or state
+    return ReplyState("failed", ended, recipient, None)
 
 
 def progress(db: Database, request: str) -> Any:
@@ -243,6 +313,12 @@ def _unknown(request: str) -> InvalidArgument:
 
 def read_reply(ticket_id: str, found: ReplyState, reply: TypeForm[T]) -> T:
     """Return a reply read as *reply*; raise RequestFailed if none will come."""
+    if found.kept is not None:
+        media, text = found.kept
+        plain, as_bytes = (json.loads(text), None), (None, json.loads(text))
+        data, base64_text = as_bytes if media == BYTES else plain
+        kept: T = decode(data, base64_text, reply)
+        return kept
     if found.frame is None:
         reason = found.reason or "its reply was pruned"
         msg = f"request {ticket_id} to {found.recipient} ended without a reply: {reason}"
@@ -253,6 +329,16 @@ def read_reply(ticket_id: str, found: ReplyState, reply: TypeForm[T]) -> T:
         raise InvalidMessage(f"reply {frame.id} to request {ticket_id}: {frame.body_error}")
     value: T = decode(frame.data, frame.data_base64, reply)
     return value
+
+
+def keep_result(
+    tx: StoreTransaction, handled: HandledMessage, value: Payload, size: int, *, keep_for: Millis
+) -> None:
+    """Keep what a handler returned, with the end of its message; delete the oldest if too many."""
+    until_at = tx.now + keep_for
+    row = (handled.sender, handled.id, tx.now, until_at, size, value.media, value.text)
+    [(seq,)] = tx.rows(KEEP_RESULT, row)
+    tx.run(FORGET_RESULTS, (seq - RESULTS_OF_FILE,))
 
 
 def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:

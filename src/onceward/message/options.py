@@ -154,7 +154,7 @@ def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptio
 
 WITHIN: Final = 0.2
 """Default seconds that a message waits for others of its batch."""
-ALONE: Final = ("concurrency", "rate", "unique_for")
+ALONE: Final = ("concurrency", "rate", "unique_for", "keep_result")
 """Options that a batch handler does not have."""
 Errors = type[Exception] | tuple[type[Exception], ...]
 """A class of exceptions, or several."""
@@ -183,6 +183,8 @@ class HandlerOptions(TypedDict, total=False):
     """Maximum messages of one call, which gets a list of bodies; for an exact type or topic."""
     within: Span
     """Maximum time that a message waits for others of its batch; default: 0.2 s."""
+    keep_result: bool
+    """Keep what it returns for messages that ask for no reply, for ``box.result``; default: no."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,7 @@ class HandlerRules:
     rate: Rate | None = None
     batch: int | None = None
     within: float = WITHIN
+    keep_result: bool = False
 
     def forbids_retry_after(self, error: BaseException) -> bool:
         """Return whether *error* ends a message, however many attempts are left."""
@@ -253,6 +256,7 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
         rate=None if rate is None else _rate(rate),
         batch=whole_number("batch", options.get("batch"), "a call has at least one message"),
         within=seconds("within", options.get("within", WITHIN)),
+        keep_result=_flag("keep_result", options.get("keep_result", False)),
     )
 
 
@@ -266,6 +270,12 @@ def _check_batch(options: HandlerOptions) -> None:
     for name in ALONE:
         if options.get(name) is not None:
             raise InvalidArgument(f"{name}={quoted(options[name])}: a batch handler has no {name}")
+
+
+def _flag(field: str, given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    raise InvalidArgument(f"{field}={quoted(given)} must be True or False")
 
 
 def _policy(given: RetryPolicy | None) -> RetryPolicy | None:

@@ -84,6 +84,7 @@ class SettingsOptions(TypedDict, total=False):
     queue_overflow: QueueOverflow
     queue_aborted: Aborted
     retention: Span
+    result_retention: Span
     retention_slice: int
     maintenance_interval: Span
     poll_interval: Span
@@ -291,6 +292,8 @@ class Settings(BaseModel):
 
     Must be at least as long as a message may be retried.
     """
+    result_retention: Seconds = 3600.0
+    """How long the results of handlers with ``keep_result`` are kept; 0 keeps none."""
     retention_slice: Annotated[int, Field(ge=1)] = 500
     """Rows deleted in one transaction; writers get their turn between two of them."""
     maintenance_interval: Positive = 60.0

@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from onceward import Agent, Postbox, Run
 
@@ -31,9 +30,9 @@ def stubborn(run: Run) -> str:
     return "too late"
 
 
-def brisk(run: Run) -> list[Any]:
-    """Answer at once with what was asked."""
-    return [message.body for message in run.messages]
+def brisk(run: Run) -> None:
+    """Answer at once with what was said."""
+    run.reply([message.body for message in run.messages])
 
 
 def main(task: str, home: Path) -> None:

@@ -297,7 +297,7 @@ def test_the_sender_is_not_blocked_by_a_busy_target(scripted_agent: Any) -> None
 def test_a_harness_is_enough_for_a_run_of_your_own() -> None:
     """The shipped harness plays runs as it plays handlers."""
     agent = Agent("a")
-    agent.session()(lambda run: f"hello {run.message.body}")
+    agent.session()(lambda run: run.reply(f"hello {run.message.body}"))
     with Harness(agent) as harness:
         harness.send("world")
         harness.deliver()

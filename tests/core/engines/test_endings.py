@@ -19,9 +19,9 @@ from onceward.testing import Controls, ManualClock
 
 def test_effects_mail_and_marks_are_one_commit(scripted_agent: Any) -> None:
     """
-    A run's sends, writes at its end and return value are there with its end.
+    A run's sends, replies, writes at its end and return value are there with its end.
 
-    The reply names the current message.
+    The value is the run's result, and no message to the sender of a plain message.
     """
     one = scripted_agent(mode="collect")
     one.harness.sql("CREATE TABLE notes (text TEXT)")
@@ -31,13 +31,14 @@ def test_effects_mail_and_marks_are_one_commit(scripted_agent: Any) -> None:
         run.at_end(lambda tx: tx.execute("INSERT INTO notes VALUES ('end')"))
         run.write(lambda tx: tx.execute("INSERT INTO notes VALUES ('now')"))
         assert [("now",)] == one.harness.sql("SELECT text FROM notes")
+        run.reply("so far")
         return {"count": len(run.messages)}
 
     one.script = [works]
     ids = one.say(1, 2)
     one.go()
 
-    assert ["aside", {"count": 2}] == [message.body for message in one.got()]
+    assert ["aside", "so far"] == [message.body for message in one.got()]
     assert [("now",), ("end",)] == one.harness.sql("SELECT text FROM notes")
     assert {"count": 2} == one.box.sessions.runs()[0].result
     assert tuple(ids) == one.box.sessions.runs()[0].event_ids
@@ -216,7 +217,7 @@ def test_a_late_process_can_commit_nothing(scripted_agent: Any) -> None:
         run.send("user", "late")
         return "late"
 
-    one.script = [sleeps, lambda _: "in time"]
+    one.script = [sleeps, lambda run: run.reply("in time")]
     one.say("m")
     one.go()
 

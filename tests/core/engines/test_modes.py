@@ -117,7 +117,7 @@ def test_a_new_message_ends_the_run_that_is_open(scripted_agent: Any, mode: str)
         with pytest.raises(RunAborted):
             run.checkpoint("too late")
 
-    one.script = [busy, lambda _: "answer"]
+    one.script = [busy, lambda run: run.reply("answer")]
     first = one.say("first")
     one.go()
 

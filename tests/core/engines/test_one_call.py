@@ -112,8 +112,8 @@ def test_steered_calls_take_one_slot(tmp_path: Path) -> None:
         inside.remove(run.id)
 
     @agent.session("other")
-    def other(run: Run) -> str:
-        return "served"
+    def other(run: Run) -> None:
+        run.reply("served")
 
     with (
         Postbox(tmp_path / "coder.db", agent=agent, max_runs=2, abort_grace=600.0) as box,

@@ -47,6 +47,7 @@ from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.in_flight import NOTE, NOTES, CallNotes
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
+from onceward.message.body import encode
 from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text, raised
 from onceward.message.events import Event
@@ -714,8 +715,8 @@ class Worker:
                 context._end_call()
             if requests.NAMES_CALLER in leased.frame and requests.task_of(leased) is not None:
                 context._report(answer)
-            elif answer is not None:
-                context.reply(answer)
+            elif answer is not None or ready.handler.rules.keep_result:
+                self._answer(answer, ready, leased, context)
             if self._guard is not None and self._note is not None:
                 self._guard.keep(self._batch.join(), self._note)
             if self._db.foreign_keys:
@@ -726,6 +727,19 @@ class Worker:
             CONTEXT.reset(handled)
             self._note = None
             self._db.writer.thread_transactions.unbind()
+
+    def _answer(
+        self, answer: object, ready: Prepared, leased: LeasedMessage, context: Context
+    ) -> None:
+        """Send what a handler returned to a message that asks for it; otherwise keep or drop it."""
+        keep_for = round(1000 * self._settings.result_retention)
+        if ready.frame.replyto is not None:
+            if answer is not None:
+                context.reply(answer)
+        elif ready.handler.rules.keep_result and keep_for:
+            payload = encode(answer)
+            size = self._outbox.composer.check_size(answer, payload)
+            requests.keep_result(self._batch.join(), leased, payload, size, keep_for=keep_for)
 
     def _raise_cause(self, error: BaseException) -> NoReturn:
         """Raise the error by which the messages of a call are settled that *error* ended."""

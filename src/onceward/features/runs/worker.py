@@ -485,17 +485,13 @@ class RunExecution:
         return encode(value).text, effects
 
     def _to_answer(self) -> list[Message[Any]]:
-        """Return the messages that get the run's answer: its requests, and the current message."""
-        found = []
-        for each in self._run.messages:
-            asks = each.frame.replyto is not None
-            mine = each.id not in self._run._answered if asks else each is self._run.message
-            # The caller of a task gets a worker_result instead of a reply.
-            told = each.type == WORKER_RESULT or CALLER in each.headers
-            # An answer to an answer would never end.
-            if each.in_reply_to is None and not told and mine:
-                found.append(each)
-        return found
+        """Return the requests among the run's messages that it has not answered itself."""
+        answered = self._run._answered
+        return [
+            each
+            for each in self._run.messages
+            if each.frame.replyto is not None and each.id not in answered and not _is_task(each)
+        ]
 
     def _end(
         self,
@@ -532,6 +528,11 @@ class RunExecution:
         ended = settlements(self._leased, settled)
         outcome = RunOutcome(ended, cause=cause[:500], took=self._took)
         return self._end(lambda _: outcome, PendingEffects(), go_on=go_on)
+
+
+def _is_task(message: Message[Any]) -> bool:
+    """Return whether a worker_result, not a reply, tells the caller of a message its end."""
+    return message.type == WORKER_RESULT or CALLER in message.headers
 
 
 def _scope(ids: Sequence[tuple[str, str]]) -> str:

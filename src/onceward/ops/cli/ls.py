@@ -83,8 +83,8 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
 
     That is its rows in outbox, inbox, dead letters and processed messages, and its frame. A message
     that an agent sent to itself has a row in both boxes. It also shows the steps of its handler
-    with their attempts and seconds, its output streams, and its transitions if the file records
-    them.
+    with their attempts and seconds, its output streams, its result if that is kept, and its
+    transitions if the file records them.
 
     Example: onceward show 0199f0c2
     """
@@ -93,14 +93,17 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
     rows = [with_frame(found, each) for each in known.rows]
     steps = [without_nothing(row_of(step)) | {"took": step.took} for step in known.steps]
     streams = [row_of(each) for each in known.streams]
+    results = [row_of(each) for each in known.results]
     moves = [row_of(each) for each in known.transitions]
     if where.json:
         listed: dict[str, Sequence[Mapping[str, Any]]]
-        listed = {"rows": rows, "steps": steps, "streams": streams, "transitions": moves}
+        listed = {"rows": rows, "steps": steps, "streams": streams}
+        listed |= {"results": results, "transitions": moves}
         document({"id": message_id} | {name: [*map(dated, each)] for name, each in listed.items()})
         return DONE
     told = [{"step": step["name"], **step} for step in steps]
     told += [{"stream": each["name"], **each} for each in streams]
+    told += [{"result": each["body"], **each} for each in results]
     told += [{"transitions": each["box"], **without_nothing(each)} for each in moves]
     for row in [*rows, *told]:
         show_one(row, where.style)

@@ -95,6 +95,18 @@ class Processed:
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """The value that the handler of a message returned, where it keeps results."""
+
+    sender: str
+    body: str | None
+    bytes: int
+    stored_at: Millis
+    until_at: Millis
+    """When it is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class BodyPart:
     """A part of a message's body, and the length of the whole body."""
 
@@ -116,6 +128,7 @@ class FoundMessage:
     steps: tuple[StepInfo, ...] = ()
     streams: tuple[StreamInfo, ...] = ()
     attempts: tuple[FailedAttempt, ...] = ()
+    results: tuple[Result, ...] = ()
 
     def __bool__(self) -> bool:
         """Return whether the file knows the message at all."""
@@ -190,6 +203,9 @@ SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id 
 FAILED: Final = f"""
 SELECT {columns(FailedAttempt)} FROM onceward_failed_attempts WHERE message_id = :id ORDER BY seq
 """
+RESULTS: Final = f"""
+SELECT {columns(Result)} FROM onceward_results WHERE message_id = :id ORDER BY seq
+"""
 IDS: Final = f"""{SENDERS}
 SELECT id, 'outbox' FROM ({ids_from("onceward_outbox")})
  UNION ALL
@@ -243,6 +259,7 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
         steps=steps,
         streams=streams,
         attempts=values(source, FailedAttempt, FAILED, id=message_id),
+        results=values(source, Result, RESULTS, id=message_id),
     )
 
 

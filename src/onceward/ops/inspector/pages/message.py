@@ -132,6 +132,7 @@ def _facts(
         "steps": journey.steps(sender, recipient),
         "bar": _bar(journey.phases(sender, recipient), now),
         "attempts": attempts(recipient),
+        "results": recipient.results,
     }
 
 
