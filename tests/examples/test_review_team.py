@@ -243,7 +243,7 @@ def test_an_answer_that_is_given_twice_is_seen(
     script = (broken / "worker.py").read_text(encoding="utf-8")
     again = 'ctx.send("coordinator", Reviewed(task=task.task, findings=len(findings)))'
     (broken / "worker.py").write_text(
-        script.replace("    return Reviewed(", f"    {again}\n    return Reviewed("),
+        script.replace("    ctx.reply(Reviewed(", f"    {again}\n    ctx.reply(Reviewed("),
         encoding="utf-8",
     )
     monkeypatch.setattr(demo_team, "SCRIPTS", broken)
