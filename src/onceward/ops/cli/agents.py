@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from onceward import Postbox
 from onceward.ops.cli.command import Found, command, picked
+from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.options import Limit, Pattern, said
 
 COLUMNS: Final = ("name", "last_seen_at", "capabilities", "accepts", "description")
@@ -28,7 +29,7 @@ def ls(
 
     Example: onceward agents ls --search translate
     """
-    found = box.agents.list(search=search, limit=limit, after=after)
+    found = cut(lambda most: box.agents.list(search=search, limit=most, after=after), limit)
     return [
         picked(each, FACTS)
         | {"capabilities": [*each.capabilities], "accepts": [one.type for one in each.accepts]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -21,6 +21,9 @@ from onceward.ops.cli.stdin import read_stdin
 from onceward.ops.cli.target import Conversation
 from onceward.ops.views.listing import dead_letters
 from onceward.ops.views.messages import StoredMessage, dead_ids
+
+ALL: Final = -1
+"""The limit that means no limit."""
 
 
 @Parameter(name="*")
@@ -45,15 +48,17 @@ class Filter:
         return {name: getattr(self, name) for name in names}
 
     def rows(
-        self, found: FileReader, session: str | None, older_than: float | None
+        self, found: FileReader, session: str | None, older_than: float | None, limit: int = ALL
     ) -> list[StoredMessage]:
-        """Return the dead letters that match, oldest first."""
+        """Return at most *limit* dead letters that match, newest first; all if it is negative."""
         now = SystemClock().now()
         before = None if older_than is None else now - round(older_than * 1000)
         named = self.filters() | {"session": session}
         topic = named.pop("topic")
-        rows = dead_letters(found, **named, before=before)
-        return [row for row in rows if _of_topic(row.topic, topic)]
+        # The file does not know patterns of topics: all are read, and cut here.
+        rows = dead_letters(found, **named, before=before, limit=ALL if topic else limit)
+        fitting = [row for row in rows if _of_topic(row.topic, topic)]
+        return fitting if limit < 0 else fitting[:limit]
 
 
 def _of_topic(topic: str | None, pattern: str | None) -> bool:
@@ -130,8 +135,8 @@ def by_id(found: FileReader, given: Sequence[str]) -> tuple[list[str], Outcome]:
 def in_bulk(
     found: FileReader, choice: Choice, session: str | None, older_than: float | None = None
 ) -> list[str]:
-    """Return the ids of the dead letters that match; raise NothingThere if there is none."""
-    ids = [row.id for row in choice.rows(found, session, older_than)]
+    """Return the ids of the dead letters that match, oldest first; raise NothingThere if none."""
+    ids = [row.id for row in reversed(choice.rows(found, session, older_than))]
     if not ids:
         raise NothingThere("no dead letter matches")
     return ids

@@ -9,6 +9,7 @@ from onceward import Postbox
 from onceward.file.read_only import FileReader
 from onceward.ops.cli.choice import Choice, Filter, Outcome, by_id, in_bulk
 from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan
 from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.options import Limit, Quiet, said
@@ -48,12 +49,11 @@ def ls(
     where: Conversation = CONVERSATION,
 ) -> Found:
     """
-    List dead letters, oldest first; onceward show prints all of one, with its frame.
+    List dead letters, newest first; onceward show prints all of one, with its frame.
 
     Example: onceward dead ls --reason rejected --older-than 7d
     """
-    rows = sought.rows(found, where.session, older_than)
-    return rows[:limit] if limit >= 0 else rows
+    return cut(lambda most: sought.rows(found, where.session, older_than, most), limit)
 
 
 def replay(

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.ops.cli.command import Found, command, emit, picked
+from onceward.ops.cli.cutting import tell_more
 from onceward.ops.cli.durations import MaybeMoment
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.ls import Id
@@ -97,7 +98,9 @@ def history(
 
 
 def print_page(page: Page, where: Where) -> int:
-    """Print a page of past messages."""
+    """Print a page of past messages, and say how the next one is listed."""
+    if page.has_more:
+        tell_more("more", f", or --after {page.next}" if page.next else "")
     if not where.json:
         return emit(_rows(page.messages), COLUMNS, where)
     rows = {"messages": _rows(page.messages), "total_count": page.total_count}
@@ -124,7 +127,10 @@ def search(box: Postbox, /, *words: Words, limit: Limit = 100) -> Found:
 
     Example: onceward search invoice 'over*' --limit 10
     """
-    return _rows(box.search(" ".join(words), limit=limit).messages)
+    page = box.search(" ".join(words), limit=limit)
+    if page.has_more:
+        tell_more("more")
+    return _rows(page.messages)
 
 
 def _content(past: Any) -> dict[str, Any]:

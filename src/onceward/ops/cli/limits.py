@@ -9,6 +9,7 @@ from onceward import Postbox
 from onceward.message.vocabulary import FileScope, LimitScope, Overflow
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.exit_codes import NothingThere
+from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.options import Burst, Limit, Rate, said
 
 WHICH = "Which session, recipient/lane or channel; a star, or no name, limits each one separately."
@@ -91,4 +92,4 @@ def drops(box: Postbox, /, *, limit: Limit = 100) -> Found:
 
     Example: onceward limits drops --limit 20
     """
-    return map(asdict, box.limits.drops(limit=limit))
+    return map(asdict, cut(lambda most: box.limits.drops(limit=most), limit))

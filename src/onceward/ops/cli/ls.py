@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from onceward.file.read_only import FileReader
 from onceward.message.vocabulary import LaneState, MessageState
 from onceward.ops.cli.command import Found, command, emit
+from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import Limit, said
 from onceward.ops.cli.output import dated, document, row_of, show_one
@@ -72,7 +73,8 @@ def ls(
 
     """
     ask, columns = KINDS[what]
-    rows = ask(found, state=state, peer=peer, session=where.session, limit=limit)
+    sought = {"state": state, "peer": peer, "session": where.session}
+    rows = cut(lambda most: ask(found, **sought, limit=most), limit)
     return emit([*map(row_of, rows)], columns.split(), where)
 
 

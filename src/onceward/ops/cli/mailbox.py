@@ -15,6 +15,7 @@ from onceward.message.settings import DAY
 from onceward.message.vocabulary import ReaderMode
 from onceward.ops.cli.command import Found, command, picked
 from onceward.ops.cli.durations import MaybeMoment, MaybeSpan, Span, written
+from onceward.ops.cli.cutting import cut_bodies
 from onceward.ops.cli.exit_codes import NothingThere, TimedOut, code_of_all
 from onceward.ops.cli.options import (
     Body,
@@ -243,7 +244,9 @@ def query(
         "sender": sender,
         "session": where.session,
     }
-    return code_of_all(print_records(box.mailboxes.get(mailbox).query(type, limit=limit, **sought)))
+    found = box.mailboxes.get(mailbox)
+    rows = cut_bodies(lambda most: found.query(type, limit=most, **sought), limit)
+    return code_of_all(print_records(rows))
 
 
 @command()

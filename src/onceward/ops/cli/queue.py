@@ -9,6 +9,7 @@ from onceward import Postbox
 from onceward.file.read_only import FileReader
 from onceward.message.vocabulary import QueueMode, QueueOverflow
 from onceward.ops.cli.command import Found, command, emit
+from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.durations import MaybeSpan
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Limit, Session, said
@@ -45,8 +46,9 @@ def ls(
     Example: onceward sessions ls chat-7
     """
     if session is None:
-        return emit(lists.session_queues(found, limit=limit), QUEUES, where)
-    return emit(lists.queued(found, session, limit), WAITING, where)
+        rows = cut(lambda most: lists.session_queues(found, limit=most), limit)
+        return emit(rows, QUEUES, where)
+    return emit(cut(lambda most: lists.queued(found, session, most), limit), WAITING, where)
 
 
 @command()

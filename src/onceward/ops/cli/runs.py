@@ -9,6 +9,7 @@ from onceward import Postbox
 from onceward.file.read_only import FileReader
 from onceward.message.vocabulary import RunState
 from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.ls import without_nothing
 from onceward.ops.cli.options import Limit, said
@@ -35,7 +36,9 @@ def runs(
 
     Example: onceward sessions runs --state open
     """
-    return lists.runs(found, state=state, session=where.session, limit=limit)
+    return cut(
+        lambda most: lists.runs(found, state=state, session=where.session, limit=most), limit
+    )
 
 
 @command()

@@ -260,7 +260,7 @@ SELECT {COLUMNS["dead"]} FROM onceward_dead_letters
  WHERE {matches(reason="reason", origin="origin", session="session", type="type")}
    AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
    AND (:before IS NULL OR dead_at < :before)
- ORDER BY seq
+ ORDER BY seq DESC LIMIT :limit
 """
 
 
@@ -285,6 +285,12 @@ def latest(
     return values(source, StoredMessage, LATEST[box], **named)
 
 
-def dead_letters(source: Source, **named: str | Millis | None) -> tuple[StoredMessage, ...]:
-    """Return dead letters, oldest first, by reason, origin, session, type, peer and *before*."""
-    return values(source, StoredMessage, DEAD, **named)
+def dead_letters(
+    source: Source, *, limit: int = -1, **named: str | Millis | None
+) -> tuple[StoredMessage, ...]:
+    """
+    Return dead letters, newest first, by reason, origin, session, type, peer and *before*.
+
+    A negative *limit* means all.
+    """
+    return values(source, StoredMessage, DEAD, **named, limit=limit)
