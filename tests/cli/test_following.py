@@ -150,7 +150,7 @@ def test_watch_ends_with_an_error(cli: Cli, shop: Postbox, between: Steps) -> No
 
 def test_watch_replaces_the_last_look_on_a_terminal(shop: Postbox) -> None:
     """The screen is cleared before each."""
-    with terminal(shop.file.path.parent, "stats", "shop.db", "--watch", "0.1") as screen:
+    with terminal(shop.file.path.parent, "stats", "shop.db", "--all", "--watch", "0.1") as screen:
         screen.until(lambda text: "enqueued" in text)
         shop.send("shop", 1)
         screen.until(
@@ -163,7 +163,7 @@ def test_watch_replaces_the_last_look_on_a_terminal(shop: Postbox) -> None:
 def test_watch_clears_no_dumb_terminal(shop: Postbox) -> None:
     """Its looks are parted as in a pipe."""
     with terminal(
-        shop.file.path.parent, "stats", "shop.db", "--watch", "0.1", term="dumb"
+        shop.file.path.parent, "stats", "shop.db", "--all", "--watch", "0.1", term="dumb"
     ) as screen:
         screen.until(lambda text: text.count("enqueued") > 1)
         screen.process.send_signal(signal.SIGINT)

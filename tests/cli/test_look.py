@@ -165,7 +165,26 @@ def test_stats_are_the_postbox_s_numbers(cli: Cli, shop: Postbox, sent: str) -> 
     numbers = shop.file.stats()
 
     assert numbers == cli("stats", "--json").json
-    assert [[name, str(number)] for name, number in numbers.items()] == cli("stats").lines
+    assert [[name, str(number)] for name, number in numbers.items()] == cli("stats", "--all").lines
+
+
+def test_stats_omit_what_is_zero(cli: Cli, shop: Postbox, sent: str) -> None:
+    """A reader of a pipe sees the few numbers that say something; --all prints the rest."""
+    assert sent
+    numbers = {name: str(value) for name, value in shop.file.stats().items()}
+
+    assert {name: value for name, value in numbers.items() if value != "0"} == dict(
+        cli("stats").lines
+    )
+    assert numbers == dict(cli("stats", "--all").lines)
+
+
+def test_stats_of_an_unused_file_say_so(cli: Cli) -> None:
+    """No line on stdout is not mistaken for a failure."""
+    assert cli("init", "idle").code == 0
+    ran = cli("stats", "--agent", "idle")
+
+    assert (0, "", "every number is 0: --all\n") == (ran.code, ran.out, ran.err)
 
 
 @pytest.mark.usefixtures("shop")

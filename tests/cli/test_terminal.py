@@ -1,5 +1,6 @@
 """On a terminal: tables with words and colours, and nothing that mail could do to the screen."""
 
+import json
 import os
 import subprocess
 import sys
@@ -190,3 +191,29 @@ def test_a_closed_output_is_as_good_as_the_null_device(
     )  # fmt: skip
 
     assert (0, False) == (ran.returncode, b"Traceback" in ran.stderr)
+
+
+HOSTILE = "\x9b2J\x7f\u202e\x1b[31m\u200b\U000e0041 grüße"
+
+
+@pytest.mark.parametrize("command", ["poll", "tail", "mailbox query desk", "history --json"])
+def test_a_body_cannot_move_the_cursor(cli: Cli, shop: Postbox, command: str) -> None:
+    """Readable letters stay readable; all others are JSON's escapes, and the body stays whole."""
+    shop.mailboxes.ensure("desk", public=True).send({"text": HOSTILE})
+    shop.send("shop", {"text": HOSTILE})
+    shop.run_until_idle()
+
+    ran = cli(*command.split())
+
+    assert [] == [c for c in ran.out if not c.isprintable() and c != "\n"]
+    found = json.loads(ran.out if "--json" in command else ran.out.splitlines()[-1])
+    [message, *_] = found["messages"] if "--json" in command else [found]
+    assert {"text": HOSTILE} == message["body"]
+
+
+def test_a_printed_body_keeps_its_letters(cli: Cli, shop: Postbox) -> None:
+    """Only characters that a terminal would act on are escaped."""
+    shop.send("shop", {"text": "grüße 你好"})
+    shop.run_until_idle()
+
+    assert "grüße 你好" in cli("tail").out

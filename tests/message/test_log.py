@@ -70,6 +70,8 @@ def test_a_record_carries_its_fields(caplog: pytest.LogCaptureFixture) -> None:
         ("a=b", "'a=b'"),
         ("two\nlines", r"'two\nlines'"),
         ("100%s", "100%s"),
+        ("\x1b[31m", r"'\x1b[31m'"),
+        ("\u202e", r"'\u202e'"),
         (7, "7"),
     ],
 )
@@ -91,6 +93,32 @@ def test_a_failure_is_one_line_and_its_traceback_is_debug(
         ("WARNING", "handler failed attempt=1 error='ValueError: bad input'", False),
         ("DEBUG", "handler failed attempt=1", True),
     ] == [(line.levelname, line.getMessage(), bool(line.exc_info)) for line in caplog.records]
+
+
+@pytest.mark.parametrize("linked", ["alone", "cause", "context", "member", "note"])
+def test_a_traceback_writes_no_line_and_moves_no_cursor(
+    caplog: pytest.LogCaptureFixture, linked: str
+) -> None:
+    """The text of an exception is escaped as fields are; its further lines are indented."""
+    foreign = "sent \x1b[2J\u202e\x7f\n2026-01-31 INFO forged\r\x9b1A"
+    shown = "sent \\x1b[2J\\u202e\\x7f\n    2026-01-31 INFO forged\\r\\x9b1A"
+    error: Exception = ValueError(foreign)
+    if linked in {"cause", "context"}:
+        outer = LookupError("outer")
+        setattr(outer, f"__{linked}__", error)
+        error = outer
+    elif linked == "member":
+        error = ExceptionGroup("outer", [error])
+    elif linked == "note":
+        error = LookupError("outer")
+        error.add_note(foreign)
+    caplog.set_level(logging.DEBUG)
+    log.failure("warning", "handler failed", error)
+    text = caplog.text.replace("    | ", "").replace("  | ", "")
+
+    assert f"{'' if linked == 'note' else 'ValueError: '}{shown}\n" in text
+    assert "outer" in text or linked == "alone"
+    assert [] == [c for c in caplog.text if not c.isprintable() and c != "\n"]
 
 
 def test_a_configured_structlog_is_used(

@@ -75,14 +75,14 @@ def test_an_overview_has_the_numbers_of_a_file(readers: dict[str, FileReader]) -
 
 
 def test_dead_letters_are_grouped_and_listed(readers: dict[str, FileReader]) -> None:
-    """By reason and type, and each one, oldest first."""
+    """By reason and type, and each one, newest first."""
     [group] = overview.dead_groups(readers["billing"])
     named = dict.fromkeys(("origin", "session", "type", "peer", "before"))
     dead = listing.dead_letters(readers["billing"], reason="rejected", **named)
 
     assert ("rejected", "invoice.created", 3) == (group.reason, group.type, group.count)
-    assert group.newest_at == dead[-1].dead_at
-    assert (3, sorted(each.seq for each in dead)) == (len(dead), [each.seq for each in dead])
+    assert group.newest_at == dead[0].dead_at
+    assert [3, 2, 1] == [each.seq for each in dead]
     assert {("inbox", "shop", "dead")} == {(each.origin, each.sender, each.state) for each in dead}
     assert () == listing.dead_letters(readers["billing"], reason="expired", **named)
 

@@ -8,8 +8,10 @@ overrides of its class.
 
 from __future__ import annotations
 
+import json
 import os
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +46,30 @@ def storable(text: str, most: int = LONGEST) -> str:
     except UnicodeEncodeError:  # half of a surrogate pair
         return cut.encode("utf-8", "backslashreplace").decode()
     return cut
+
+
+def one_line(text: str) -> str:
+    """
+    Return *text* with escapes for all characters that are not printable.
+
+    The text of a message or an error comes from elsewhere: it must not move a cursor, begin a line
+    or change the direction of writing where it is shown.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def json_line(text: str) -> str:
+    """Return JSON with JSON's escapes for all characters that are not printable."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def indented(text: str) -> str:
+    """Return *text* with escapes as in ``one_line``; each of its lines after the first indented."""
+    return "\n    ".join(map(one_line, text.split("\n")))
 
 
 def error_text(error: BaseException) -> str:
@@ -87,8 +113,13 @@ def is_honest(error: BaseException) -> bool:
 
 
 def exc_info(error: BaseException, trace: TracebackType | None) -> ExcInfo:
-    """Return what ``logging`` and ``traceback`` need to show an error, with *trace*."""
-    found = shown(error)
+    """
+    Return what ``logging`` needs to show an error, with *trace*.
+
+    An error whose text would write to a terminal more than characters of one line is shown by one
+    that has it escaped, and indented after its first line.
+    """
+    found = error if _is_plain(error, one_line=True) else _stand_in(error, show=indented)
     return type(found), found, trace
 
 
@@ -112,9 +143,9 @@ class Raised:
 
 def raised(error: BaseException, took: float | None) -> Raised:
     """Return the traceback of an exception as text to store, truncated at its beginning."""
-    info = exc_info(error, of_handler(trace_of(error)))
+    found, frames = shown(error), of_handler(trace_of(error))
     try:
-        lines = "".join(traceback.format_exception(*info, limit=-FRAMES))
+        lines = "".join(traceback.format_exception(type(found), found, frames, limit=-FRAMES))
     except BaseException:  # noqa: BLE001 - an attribute that raises only sometimes
         lines = f"{error_text(error)}\n"
     trace = lines if len(lines) <= TRACE else f"…{lines[1 - TRACE :]}"
@@ -129,8 +160,8 @@ def of_handler(trace: TracebackType | None) -> TracebackType | None:
     return found or trace
 
 
-def _is_plain(error: BaseException) -> bool:
-    """Return whether an error and all its causes are readable, and few."""
+def _is_plain(error: BaseException, *, one_line: bool = False) -> bool:
+    """Return whether an error and all its causes are readable, and few; maybe each in a line."""
     left, seen = [error], set[int]()
     try:
         while left and len(seen) <= LINKED:
@@ -138,7 +169,7 @@ def _is_plain(error: BaseException) -> bool:
             if id(each) in seen:
                 continue
             seen.add(id(each))
-            if not (is_honest(each) and _is_readable(each)):
+            if not (is_honest(each) and _is_readable(each, one_line=one_line)):
                 return False
             linked = [_own(each, "__cause__"), _own(each, "__context__"), *members(each)]
             left += [one for one in linked if one is not None]
@@ -147,13 +178,13 @@ def _is_plain(error: BaseException) -> bool:
     return not left
 
 
-def _is_readable(error: BaseException) -> bool:
+def _is_readable(error: BaseException, *, one_line: bool) -> bool:
     notes = getattr(error, "__notes__", None) or ()
     texts = [str(error), *(notes if isinstance(notes, list | tuple) else [notes])]
     if not all(type(text) is str for text in texts) or sum(map(len, texts)) > READABLE:
         return False
     "".join(texts).encode()
-    return True
+    return not one_line or all(map(str.isprintable, texts))
 
 
 def members(error: BaseException) -> tuple[BaseException, ...]:
@@ -164,13 +195,30 @@ def members(error: BaseException) -> tuple[BaseException, ...]:
     return found
 
 
-def _stand_in(error: BaseException, causes: int = CAUSES) -> BaseException:
-    made = type(class_name(error), (Exception,), {"__module__": "builtins"})
-    found: BaseException = made(message_of(error))
-    cause = _own(error, "__cause__")
-    if causes and cause is not None:
-        found.__cause__ = _stand_in(cause, causes - 1).with_traceback(trace_of(cause))
+def _stand_in(
+    error: BaseException, causes: int = CAUSES, show: Callable[[str], str] = str
+) -> BaseException:
+    """Return an exception with the text of an error, its notes, nearest causes and members."""
+    text = show(message_of(error))
+    inner = [_stand_in(each, 0, show) for each in members(error)[:causes]]
+    base = ExceptionGroup if inner else Exception
+    made = type(class_name(error), (base,), {"__module__": "builtins", "__str__": lambda _: text})
+    found: BaseException = made(text, inner) if inner else made(text)
+    for note in _notes(error):
+        found.add_note(show(note))
+    name = "__cause__" if _own(error, "__suppress_context__") else "__context__"
+    before = _own(error, name)
+    if causes and before is not None:
+        setattr(found, name, _stand_in(before, causes - 1, show).with_traceback(trace_of(before)))
     return found
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Return the first notes of an error; none if they cannot be read."""
+    try:
+        return [_bounded(note, LONGEST) for note in [*getattr(error, "__notes__", ())][:CAUSES]]
+    except BaseException:  # noqa: BLE001 - as above
+        return []
 
 
 def _own(error: BaseException, name: str) -> Any:

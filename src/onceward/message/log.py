@@ -22,7 +22,7 @@ from threading import current_thread, main_thread
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from onceward.message.clock import monotonic
-from onceward.message.error_text import error_text, exc_info, trace_of
+from onceward.message.error_text import error_text, exc_info, one_line, trace_of
 
 T = TypeVar("T")
 STDLIB: Final = logging.getLogger("onceward")
@@ -178,9 +178,9 @@ def _to_logging(
     event = fields.pop("event")
     pairs = (f"{name}={_shown(value)}" for name, value in fields.items() if value is not None)
     extra = {"event": event, "onceward": dict(fields)}
-    return (" ".join([event, *pairs]),), {**options, "extra": extra}
+    return (one_line(" ".join([event, *pairs])),), {**options, "extra": extra}
 
 
 def _shown(value: object) -> str:
     text = f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-    return text if text and not set(text) & set(" \t\r\n\"'=") else repr(text)
+    return text if text.isprintable() and text and not set(text) & set(" \"'=") else repr(text)

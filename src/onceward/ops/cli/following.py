@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import deque
@@ -14,7 +13,7 @@ from onceward.errors import StoreUnusable
 from onceward.file.file_checks import file_key
 from onceward.file.read_only import FileReader
 from onceward.ops.cli.exit_codes import DONE, Usage
-from onceward.ops.cli.output import dated, row_of
+from onceward.ops.cli.output import dated, line_of, row_of
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.records import print_records
 from onceward.ops.views.messages import last_transition, records_transitions, transitions_after
@@ -67,7 +66,8 @@ def print_transitions(found: FileReader, count: int, *, follow: bool) -> int:
     for _ in commits(found):
         while rows := transitions_after(found, after, SLICE):
             after = rows[-1].seq
-            sys.stdout.writelines(json.dumps(dated(row_of(row))) + "\n" for row in rows)
+            for row in rows:
+                line_of(dated(row_of(row)))
         sys.stdout.flush()
         if not follow:
             break

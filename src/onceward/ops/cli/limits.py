@@ -8,8 +8,8 @@ from typing import Annotated
 from onceward import Postbox
 from onceward.message.vocabulary import FileScope, LimitScope, Overflow
 from onceward.ops.cli.command import Found, command
-from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.cutting import cut
+from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Burst, Limit, Rate, said
 
 WHICH = "Which session, recipient/lane or channel; a star, or no name, limits each one separately."

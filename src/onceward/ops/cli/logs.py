@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from onceward.message.clock import iso
+from onceward.message.error_text import json_line
 from onceward.message.log import STDLIB
 from onceward.message.redaction import Redaction
 
@@ -33,7 +34,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(SECRETS.value(told), ensure_ascii=False, default=str)
+        return json_line(json.dumps(SECRETS.value(told), ensure_ascii=False, default=str))
 
 
 class TextLines(logging.Formatter):

@@ -12,8 +12,8 @@ from onceward.message.vocabulary import LaneState, MessageState
 from onceward.ops.cli.command import Found, command, emit
 from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.exit_codes import DONE
-from onceward.ops.cli.options import Limit, said
-from onceward.ops.cli.output import dated, document, row_of, show_one
+from onceward.ops.cli.options import Limit, Quiet, said
+from onceward.ops.cli.output import dated, document, note, row_of, show_one
 from onceward.ops.cli.readonly import whole_id
 from onceward.ops.cli.target import CONVERSATION, WHERE, Conversation, Where
 from onceward.ops.cli.watching import watched
@@ -42,6 +42,7 @@ KINDS: Final[dict[str, tuple[Callable[..., Iterable[Any]], str]]] = {
 }
 """Question and printed columns by what is listed; JSON has every column."""
 Id = Annotated[str, said("The message's id, or a unique prefix of it.")]
+All = Annotated[bool, Quiet, said("Also print the numbers that are 0.")]
 
 
 @watched
@@ -114,17 +115,22 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
 
 @watched
 @command()
-def stats(found: FileReader, /) -> Found:
+def stats(found: FileReader, /, *, all: All = False, where: Where = WHERE) -> Found:
     """
     Print the current numbers, and the totals since the file was created.
 
-    The totals survive the pruning of old rows.
+    Numbers that are 0 are omitted, except in JSON. The totals survive the pruning of old rows.
 
     Example: onceward stats shop.db --json
 
     Example: onceward stats shop.db --watch 2s
     """
-    return overview.stats(found)
+    numbers = overview.stats(found)
+    if all or where.json:
+        return numbers
+    if not (shown := {name: value for name, value in numbers.items() if value}):
+        note("every number is 0: --all")
+    return shown
 
 
 def with_frame(found: FileReader, stored: StoredMessage | Processed) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from onceward.message.record import MailboxFilters
 from onceward.message.settings import DAY
 from onceward.message.vocabulary import ReaderMode
 from onceward.ops.cli.command import Found, command, picked
-from onceward.ops.cli.durations import MaybeMoment, MaybeSpan, Span, written
 from onceward.ops.cli.cutting import cut_bodies
+from onceward.ops.cli.durations import MaybeMoment, MaybeSpan, Span, written
 from onceward.ops.cli.exit_codes import NothingThere, TimedOut, code_of_all
 from onceward.ops.cli.options import (
     Body,

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any, Final, Literal
 
 from onceward.message.clock import SystemClock, iso
+from onceward.message.error_text import json_line, one_line
 from onceward.message.log import LOST, quietly
 from onceward.ops.cli.durations import ago
 from onceward.ops.views.vocabulary import level
@@ -24,6 +25,8 @@ LEVELS: Final = {"act": "red", "wait": "yellow", "ok": ""}
 """Colours by what a person has to do."""
 FINDINGS: Final = {"serious": "bold red", "warning": "yellow", **LEVELS}
 """Colours of what the doctor and ``why`` say, by its level."""
+safe: Final = one_line
+"""Escapes all characters of a text that could move a cursor or break a line."""
 MOMENT: Final = re.compile(r"(?:.*_)?at").fullmatch
 """Names of moments."""
 
@@ -85,16 +88,15 @@ def _write_note(text: str) -> None:
         sys.stderr.write(f"{safe(text)}\n")
 
 
+def line_of(value: object) -> None:
+    """Print a value as one line of JSON, with escapes for what a terminal would act on."""
+    text = json.dumps(value, ensure_ascii=False, default=_plain)
+    sys.stdout.write(f"{json_line(text)}\n")
+
+
 def compact(value: object) -> str:
     """Return a value as one line of JSON."""
     return json.dumps(value, separators=(",", ":"), default=_plain)
-
-
-def safe(text: str) -> str:
-    """Return text with all characters escaped that could move a cursor or break a line."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cell(value: object, name: str = "") -> str:

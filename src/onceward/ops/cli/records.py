@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from onceward import Message, MessageRecord
-from onceward.ops.cli.output import dated, note
+from onceward.ops.cli.output import dated, line_of, note
 
 Readable = MessageRecord | Message[Any]
 Problems = list[str | None]
@@ -19,7 +17,7 @@ def print_records(records: Iterable[Readable]) -> Problems:
     """Print messages, one JSON object per line; report and return their problems."""
     problems: Problems = []
     for record in records:
-        sys.stdout.write(json.dumps(described(record), ensure_ascii=False) + "\n")
+        line_of(described(record))
         problems.append(record.body_error)
         note_problem(record.id, record.body_error)
     return problems

@@ -34,6 +34,8 @@ from onceward.ops.views.messages import (
 )
 
 ROWS: Final = 50
+EVERYTHING: Final = -1
+"""SQLite's word for no limit."""
 LARGE: Final = 262_144
 """Maximum bytes of a frame whose body is searched or shown."""
 PREVIEWED: Final = 4_096
@@ -285,12 +287,10 @@ def latest(
     return values(source, StoredMessage, LATEST[box], **named)
 
 
-def dead_letters(
-    source: Source, *, limit: int = -1, **named: str | Millis | None
-) -> tuple[StoredMessage, ...]:
+def dead_letters(source: Source, **named: str | Millis | None) -> tuple[StoredMessage, ...]:
     """
     Return dead letters, newest first, by reason, origin, session, type, peer and *before*.
 
-    A negative *limit* means all.
+    A *limit* is the maximum number; without one all are returned.
     """
-    return values(source, StoredMessage, DEAD, **named, limit=limit)
+    return values(source, StoredMessage, DEAD, **{"limit": EVERYTHING} | named)
