@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,10 @@ from typing import Any, Final
 CHECKED: Final = ("CALL", "RESUME", "JUMP_BACKWARD")
 """After these Python looks whether a signal came."""
 Look = Callable[[FrameType], None]
+
+
+class TooLong(Exception):
+    """A time limit, as job runners and test runners raise it."""
 
 
 def looked(code: CodeType, at: int) -> bool:
@@ -29,7 +34,7 @@ def interrupted(
     rooms: Collection[str],
 ) -> Iterator[list[str]]:
     """
-    Raise *exception* at the *nth* moment in which Python looks for signals within *rooms*.
+    Raise *exception*, by a signal, at the *nth* moment in which Python looks for it in *rooms*.
 
     Yields where that was.
     """
@@ -45,10 +50,17 @@ def interrupted(
             seen[0] += 1
             if seen[0] == nth:
                 hit.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
-                raise exception
+                signal.raise_signal(signal.SIGALRM)
 
-    with stepped(rooms, begin, look):
-        yield hit
+    def limit(*_: object) -> None:
+        raise exception
+
+    usual = signal.signal(signal.SIGALRM, limit)
+    try:
+        with stepped(rooms, begin, look):
+            yield hit
+    finally:
+        signal.signal(signal.SIGALRM, usual)
 
 
 if sys.version_info >= (3, 12):  # its tracers miss instructions: python/cpython#103615

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.file.test_group_commit import queue_of
-from tests.interrupts import interrupted
+from tests.interrupts import TooLong, interrupted
 from tests.waiting import until
 
 from onceward import Postbox
@@ -114,7 +114,7 @@ def harm(box: Postbox, nth: int, outcomes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lead", LEADS)
-@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit, TooLong])
 def test_an_interrupt_anywhere_harms_no_neighbour(
     opened: Open, lead: str, exception: type[BaseException]
 ) -> None:

@@ -48,7 +48,7 @@ from onceward.file.connection import (
     translate_error,
     translate_own_error,
 )
-from onceward.file.group_commit import INTERRUPTS, ReplacedFileDetector, Writer, WriteRequest
+from onceward.file.group_commit import ReplacedFileDetector, Writer, WriteRequest
 from onceward.file.in_flight import CallRecords
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import (
@@ -654,7 +654,7 @@ class Database:
                 finally:
                     if turn.is_leader:
                         queue.pass_on(turn)
-            except INTERRUPTS:
+            except BaseException:
                 queue.pass_on(turn)  # the interrupt may have come before the turn was passed on
                 raise
 

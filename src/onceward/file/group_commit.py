@@ -30,6 +30,7 @@ from onceward.file import forks
 from onceward.file.connection import CLOSED_ERRORS
 from onceward.file.file_checks import FileKey, file_key
 from onceward.file.in_flight import CallRecords
+from onceward.file.interrupts import OWN_ERRORS, interrupts_step, interrupts_work
 from onceward.file.transaction import (
     Execute,
     Handle,
@@ -44,7 +45,6 @@ T = TypeVar("T")
 GROUP_MAX: Final = 512
 FULL: Final = "PRAGMA synchronous = full"
 NORMAL: Final = "PRAGMA synchronous = normal"
-INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
 """Exceptions that a signal may raise between any two steps; they end the thread's calls."""
 ENDED: Final = (
     "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; all of "
@@ -227,7 +227,7 @@ class WriteQueue:
 
     def defer_interrupt(self, error: BaseException | None) -> None:
         """Keep an interrupt, which concerns only this thread, until it leaves."""
-        if isinstance(error, INTERRUPTS):
+        if error is not None and interrupts_step(error):
             self.interrupt = error
 
     def close(self, within: float) -> bool:
@@ -582,7 +582,7 @@ class Writer:
             finally:
                 self._leave(request)
         except BaseException:
-            self._leave(request)  # the interrupt may have come at the first step of leaving
+            self._leave(request)  # an interrupt may have come at the first step of leaving
             raise
         if request.error is None and not request.effects:
             return request.result
@@ -725,7 +725,7 @@ class Writer:
             try:
                 for request in batch:
                     self._run_isolated(request, tx)
-            except Exception as error:
+            except OWN_ERRORS as error:
                 fail(batch, self._store.translate_error(error))
                 raise
             failed, certain = self._try_commit(tx)
@@ -826,9 +826,9 @@ class Writer:
                 failed = batch[0].error
         except Busy as error:
             fail(own, error)  # the others came later and have time left
-        except Exception as error:  # noqa: BLE001 - every waiting caller gets it
+        except OWN_ERRORS as error:
             self._rollback()
-            fail(batch, self._store.translate_error(error))
+            fail(batch, self._store.translate_error(error))  # every waiting caller gets it
         else:
             if tx.rolled_back or not tx.handle.in_transaction:
                 self._end()
@@ -879,8 +879,8 @@ class Writer:
                     tx.batched_inserts.clear()
                     return self._attribute_error(request, batch[0])
             tx.end_batching()
-        except Exception as error:  # noqa: BLE001 - run alone, each request gets its own error
-            return self._store.translate_error(error)
+        except OWN_ERRORS as error:
+            return self._store.translate_error(error)  # run alone, each request gets its own
         finally:
             tx.batching = False
         return None
@@ -894,17 +894,16 @@ class Writer:
         An interrupt in this thread's own work is kept: that work is not run again.
         """
         error = request.error
-        if request is not first or not isinstance(error, INTERRUPTS):
-            self.queue.defer_interrupt(error)
+        if request is not first or not interrupts_work(error):
+            self.queue.interrupt = error if interrupts_work(error) else self.queue.interrupt
             request.error = None
         return error
 
     def _run_isolated(self, request: WriteRequest[Any], tx: StoreTransaction) -> None:
         """Run another thread's work in a savepoint; keep an interrupt in it for this thread."""
         request.attempt(tx, self._store.translate_error, nested=True)
-        if isinstance(request.error, INTERRUPTS):
-            self.queue.defer_interrupt(request.error)
-            request.error = None
+        if interrupts_work(request.error):
+            self.queue.interrupt, request.error = request.error, None
             request.attempt(tx, self._store.translate_error, nested=True)
 
     def _repeat(
@@ -928,7 +927,7 @@ class Writer:
                 (self.measured_commit or StoreTransaction.commit)(tx)
             except BaseException as error:  # noqa: BLE001 - classified here
                 self.queue.defer_interrupt(error)
-                if not isinstance(error, INTERRUPTS) or tx.alive or self.undone:
+                if not interrupts_step(error) or tx.alive or self.undone:
                     return self._commit_failed(tx, error)
             finally:
                 self.refuses_commit = True
@@ -938,7 +937,7 @@ class Writer:
                 tx.durable = not self._store.guard.replaced()
                 for wake in tx.wakeups:
                     wake()
-            except INTERRUPTS as error:
+            except BaseException as error:  # noqa: BLE001 - raised when this thread leaves
                 self.queue.defer_interrupt(error)
                 self._announce(tx)
         finally:  # also after an interrupt: a peer that stays reserved gets no push

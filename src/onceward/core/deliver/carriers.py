@@ -234,9 +234,14 @@ class BusyPeers:
             self._names.add(name)
         return True
 
-    def cancel(self, name: str) -> None:
-        """Cancel the reservation of a peer for which nothing was packed."""
+    def cancel(self, name: str) -> bool:
+        """
+        Cancel the reservation of a peer for which nothing was packed.
+
+        Return whether the loop must look: it may have found the peer reserved.
+        """
         self._names.discard(name)
+        return name in self._wanted or name in self._left
 
     def all_reserved(self, names: set[str], packed: Packed) -> bool:
         """Return whether each of *names* still has a carrier, or a parcel in *packed*."""

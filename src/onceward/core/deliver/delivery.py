@@ -201,7 +201,7 @@ class Deliveries:
                 if name not in self._passed or not self._busy.pass_on(name, first, self._passed):
                     missed |= not self._submit(Delivery(name, _share_of(first), first))
             elif name not in self._passed:
-                self._busy.cancel(name)
+                missed |= self._busy.cancel(name)
             if not durable:  # an error in COMMIT does not say that the peer is not leased now
                 self._busy.leave(name)
                 missed = True
@@ -597,13 +597,22 @@ class Deliveries:
     def release_left(self) -> None:
         """Release the peers that an error left leased; their parcels are pushed again."""
         if self._busy.any_left:
-            self._busy.given_back(self._db.write(self._release_idle))
+            names: list[str] = []
+            try:
+                self._db.write(partial(self._release_idle, names))
+            except BaseException:
+                self._busy.leave(*names)
+                raise
 
-    def _release_idle(self, tx: StoreTransaction) -> list[str]:
-        """Release the left peers without a carrier, and return them."""
-        names = self._busy.idle_left
+    def _release_idle(self, names: list[str], tx: StoreTransaction) -> None:
+        """
+        Release the left peers without a carrier, and add them to *names*.
+
+        They are forgotten in the turn to write: a commit that leaves one of them again comes later.
+        """
+        names += self._busy.idle_left
+        self._busy.given_back(names)
         peers.release_own(tx, self.owner, names)
-        return names
 
 
 def _share_of(first: InFlight) -> Share:
