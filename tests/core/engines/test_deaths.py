@@ -12,6 +12,7 @@ from tests.children import PYTHON, Child, run
 from tests.waiting import until
 
 from onceward import Postbox
+from onceward.core.engine.engine_loop import lane_reaper
 from onceward.core.handle import lanes
 from onceward.errors import InvalidArgument
 from onceward.file import file_checks
@@ -220,9 +221,43 @@ def test_a_note_of_a_settled_call_counts_nothing(tmp_path: Path, claimed: bool) 
         note = NOTE.pack(notes.turn, lane, token + claimed, 1)
         os.pwrite(notes.file.handle, note, notes.at)
         box._db.write(lanes.take_over)
+        box._db.in_flight._known.clear()  # as in another process, which looks next
+        box._db.write(lanes.take_over)
 
         # A claim that was rolled back has the next token; a settled one has the lane's.
         assert [(int(claimed),)] == box._db.read("SELECT attempts FROM _onceward_inbox")
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_two_that_died_of_one_message_count_two_calls(tmp_path: Path, reaped: bool) -> None:
+    """The second one had taken the lease of the first over, and its claim was rolled back."""
+    file = stored(tmp_path, 1)
+    with Postbox(file, agent="worker", start=False) as box:
+        db = box._db
+        db.in_flight.enter(file_checks.owner_name(), "reader", 1000)
+        others = [CallRecords(file) for _ in range(2)]
+        owners = [file_checks.owner_name() for _ in others]
+        records = [
+            other.enter(owner, "call", 1000) for other, owner in zip(others, owners, strict=True)
+        ]
+        [(lane, token)] = db.read("SELECT lane_id, token FROM _onceward_lanes")
+
+        def claim(tx: StoreTransaction) -> None:
+            lanes.lease(tx, (lane, token, 0), [1], owner=owners[1], until=tx.now + 1000)
+
+        db.write(claim)
+        for ahead, notes in zip((2, 1), records, strict=True):  # the second has the first record
+            assert notes is not None
+            note = NOTE.pack(notes.turn, lane, token + ahead, 1)
+            os.pwrite(notes.file.handle, note, notes.at)
+        for other in others:
+            other.abandon()
+        if reaped:
+            lane_reaper(db).release_leases()
+        db.write(lanes.take_over)
+
+        assert [(2,)] == db.read("SELECT attempts FROM _onceward_inbox")
+        assert [] == db.in_flight.dead()
 
 
 def test_a_child_leaves_the_records_of_its_parent(tmp_path: Path) -> None:

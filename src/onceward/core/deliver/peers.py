@@ -399,9 +399,10 @@ def owners(read: Rows) -> list[str]:
     return [owner for (owner,) in read(OWNERS, ())]
 
 
-def end_dead_owner(tx: StoreTransaction, owner: str) -> None:
-    """End the leases of a dispatcher whose process has died."""
-    tx.run(FREE, (tx.now, owner))
+def end_dead_owner(tx: StoreTransaction, *owners: str) -> None:
+    """End the leases of dispatchers whose process has died."""
+    for owner in owners:
+        tx.run(FREE, (tx.now, owner))
 
 
 def release(tx: StoreTransaction, held: PeerLease) -> None:

@@ -60,7 +60,7 @@ class DeadOwnerReaper:
     """
     Releases the leases of processes that have certainly died.
 
-    *owners* reads the owners of leases, *free* ends the leases of one owner. *gone* returns owners
+    *owners* reads the owners of leases, *free* ends the leases of some. *gone* returns owners
     whose process does not hold its lock any more.
     """
 
@@ -69,7 +69,7 @@ class DeadOwnerReaper:
         db: Database,
         *,
         owners: Callable[[Rows], list[str]],
-        free: Callable[[StoreTransaction, str], object],
+        free: Callable[..., None],
         gone: Callable[[], set[str]] = set,
     ) -> None:
         self._db, self._owners, self._free, self._gone = db, owners, free, gone
@@ -86,9 +86,8 @@ class DeadOwnerReaper:
                 self._db.write(partial(self._release, gone=gone))
 
     def _release(self, tx: StoreTransaction, gone: set[str]) -> None:
-        for owner in gone.union(self._owners(tx.rows)):
-            if owner in gone or file_checks.is_dead(owner):
-                self._free(tx, owner)
+        dead = gone.union(filter(file_checks.is_dead, self._owners(tx.rows)))
+        self._free(tx, *dead)
 
 
 class EngineLoop(EngineTask):

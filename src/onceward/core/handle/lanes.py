@@ -413,12 +413,13 @@ def take_over(tx: StoreTransaction) -> None:
     with suppress(OSError):
         if os.pread(tx.in_flight.handle, FIRST, 0) == tx.in_flight.alone:
             return
-    for record in tx.in_flight.news():
+    news = tx.in_flight.news()
+    if dead := [each.owner for each in news if not each.lives]:
+        end_dead_worker(tx, *dead)
+    for record in news:
         if record.lives:
             _count_undone(tx, record)
             tx.after_commit(partial(tx.in_flight.known, record))
-        else:
-            end_dead_worker(tx, record.owner)
 
 
 def _count_undone(tx: StoreTransaction, record: OwnerRecord) -> None:
@@ -528,17 +529,29 @@ def has_workers(read: Rows) -> bool:
     return bool(read(WORKERS, ()))
 
 
-def end_dead_worker(tx: StoreTransaction, owner: str) -> None:
+def end_dead_worker(tx: StoreTransaction, *owners: str) -> None:
     """
-    End the leases of an owner whose process has died; messages that it had called come last.
+    End the leases of owners whose process has died; messages that they had called come last.
+
+    All leases end before undone claims are counted: one owner may have taken over the lease of
+    another, or one that had run out, in a claim that was rolled back.
+    """
+    records = {owner: find_record(tx, owner) for owner in owners}
+    for owner, record in records.items():
+        _end_leases(tx, owner, record)
+    wake_due(tx)
+    for record in filter(None, records.values()):
+        _count_undone(tx, record)
+        tx.after_commit(partial(cast("CallRecords", tx.in_flight).ended, record))
+
+
+def _end_leases(tx: StoreTransaction, owner: str, record: OwnerRecord | None) -> None:
+    """
+    End the leases of a dead owner.
 
     If it noted no calls and a message with an uncommitted claim may have killed it, the next
     messages of every lane are claimed alone, each counted before it is handled.
     """
-    record = find_record(tx, owner)
-    if record is not None:
-        _count_undone(tx, record)
-        tx.after_commit(partial(cast("CallRecords", tx.in_flight).ended, record))
     seen = DIED.format(process_of(owner))
     for lane in [LaneRow(*row) for row in tx.rows(LEASED_BY, (owner,))]:
         called = _blame(tx, lane, record, seen)
@@ -557,9 +570,8 @@ def end_workers(tx: StoreTransaction) -> None:
     asked whether it lives. The lease of a reader whose process lives runs out.
     """
     workers = {owner for (owner,) in tx.rows(WORKERS)}
-    for owner in owners(tx.rows):
-        if owner in workers or file_checks.is_gone(owner):
-            end_dead_worker(tx, owner)
+    found = owners(tx.rows)
+    end_dead_worker(tx, *(each for each in found if each in workers or file_checks.is_gone(each)))
     take_over(tx)
 
 
