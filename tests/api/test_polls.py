@@ -7,9 +7,10 @@ A message that a filter skips is passed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from tests.children import PYTHON, run
 
 from onceward.errors import InvalidMessage, TopicError, UnknownRecipient
 
@@ -333,8 +334,32 @@ def test_nothing_is_polled_while_frozen(
     assert (1, ["a"]) == (bob.file.expire(), bodies(bob.sessions.poll()))
 
 
+CRASHES: Final = {
+    "sync": """
+import os, sys
+from onceward import Postbox
+
+with Postbox(sys.argv[1], start=False) as box:
+    box.on("polled", lambda _: os._exit(9))
+    box.sessions.poll()
+""",
+    "async": """
+import asyncio, os, sys
+from onceward import AsyncPostbox
+
+async def main():
+    async with AsyncPostbox(sys.argv[1], start=False) as box:
+        box.on("polled", lambda _: os._exit(9))
+        await box.sessions.poll()
+
+asyncio.run(main())
+""",
+}
+"""A process that dies after the commit of its poll, before the call returns."""
+
+
 def test_a_crash_after_the_commit_loses_and_never_doubles(
-    home: Any, bob: Any, posted: Posted
+    bob: Any, posted: Posted, request: pytest.FixtureRequest
 ) -> None:
     """
     Between the commit and the reader there is at most once.
@@ -342,13 +367,24 @@ def test_a_crash_after_the_commit_loses_and_never_doubles(
     The next poll begins behind what was on its way.
     """
     posted("a", "b")
+    program = CRASHES[request.node.callspec.params["home"]]
 
-    def crash(_: Any) -> None:
-        raise KeyboardInterrupt
+    died = run([*PYTHON, "-c", program, bob.file.path], check=False)
+    posted("c")
 
-    off = bob.on("polled", crash)
-    with pytest.raises(KeyboardInterrupt):
-        bob.sessions.poll()
-    off()
+    assert 9 == died.returncode, died.stderr
+    assert ["c"] == bodies(bob.sessions.poll())
+    assert [] == bob.file.check()
 
-    assert [] == bob.sessions.poll()
+
+def test_a_hook_that_fails_keeps_nothing_from_the_reader(bob: Any, posted: Posted) -> None:
+    """The poll was committed: its messages are returned, whatever error a hook raises."""
+    posted("a", "b")
+
+    def fail(_: Any) -> None:
+        msg = "no disk"
+        raise RuntimeError(msg)
+
+    bob.on("polled", fail)
+
+    assert ["a", "b"] == bodies(bob.sessions.poll())

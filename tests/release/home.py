@@ -46,7 +46,7 @@ def billing(bank: Bank, *, fails: bool) -> Agent:
     agent = Agent("billing")
 
     @agent.on("invoice")
-    def pay(body: dict[str, int], ctx: Context) -> str:
+    def pay(body: dict[str, int], ctx: Context) -> None:
         if body["id"] < 0:
             msg = "the number is negative"
             raise Reject(msg)
@@ -54,7 +54,7 @@ def billing(bank: Bank, *, fails: bool) -> Agent:
         if fails and body["id"] == 2:
             raise Retry(after=3600)
         ctx.tx.execute("INSERT INTO paid VALUES (?, ?)", (body["id"], receipt))
-        return receipt
+        ctx.reply(receipt)
 
     return agent
 
