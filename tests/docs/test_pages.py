@@ -252,8 +252,8 @@ def _run(where: str, words: list[str], output: str) -> None:
     killed = output.endswith("Killed\n")
     expected = -signal.SIGKILL if killed else 0
 
-    assert (expected, "") == (done.returncode, done.stderr), where
-    _compare(where, output.removesuffix("Killed\n"), done.stdout)
+    assert expected == done.returncode, f"{where}\n{done.stderr}"
+    _compare(where, output.removesuffix("Killed\n"), done.stdout + done.stderr)
 
 
 def _compare(where: str, want: str, got: str) -> None:
