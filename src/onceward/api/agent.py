@@ -159,7 +159,11 @@ class Agent(Handlers):
         return declare
 
     def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
-        """Call *work* with each postbox that is opened for this agent, before its engines start."""
+        """
+        Call *work* with each postbox that is opened for this agent, before its engines start.
+
+        An ``async def`` takes an AsyncPostbox, whichever face was opened, and is awaited.
+        """
         _callable("at_open", work)
         self._openings = [each for each in self._openings if not same_place(each, work)]
         self._openings.append(work)

@@ -665,7 +665,17 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         if self._is_open:
             return self
         loop = asyncio.get_running_loop()
-        box = await self._open_plain(loop)
+        self._join(await self._open_plain(loop), loop)
+        return self
+
+    @classmethod
+    def _of(cls, box: Postbox, loop: asyncio.AbstractEventLoop) -> Self:
+        """Return the face of a postbox that another one opened, and will close."""
+        face = cls(box.file.path, agent=box.agent)
+        face._join(box, loop)
+        return face
+
+    def _join(self, box: Postbox, loop: asyncio.AbstractEventLoop) -> None:
         bridge = FileBridge(box._db, loop, box._settings.poll_interval)
         self._opened = (box, bridge)
         self.channels = AsyncChannels(box.channels, bridge)
@@ -686,7 +696,15 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         """Mailboxes of the home."""
         self.file = AsyncAgentFile(box.file, bridge)
         """The file itself: health, checks, repairs, maintenance, pause."""
-        return self
+
+    def _part(self) -> None:
+        """End the threads of a face that ``_of`` made, on its loop if that still runs."""
+        bridge = self._bridge
+        if not bridge._loop.is_running():
+            bridge.close()
+            return
+        with suppress(RuntimeError):  # it was closed a moment ago, with its tasks
+            bridge._loop.call_soon_threadsafe(bridge.close)
 
     async def _open_plain(self, loop: asyncio.AbstractEventLoop) -> Postbox:
         """Open the file on a thread; close it again if the task is cancelled meanwhile."""

@@ -36,6 +36,7 @@ from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.message import Consumer, InboxLeases, type_names
+from onceward.core.handle.signatures import is_coroutine
 from onceward.core.maintenance import Maintenance, OwnerSession
 from onceward.core.send import sent
 from onceward.core.send.compose import Composer
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from onceward.api.agents import Agents
+    from onceward.api.aio import AsyncPostbox
     from onceward.api.dead_letters import DeadLetters
     from onceward.api.sessions import Sessions
     from onceward.core.handle.worker import Worker
@@ -156,6 +158,7 @@ class Postbox(Session, EventSource):
     """
 
     _shared_loop: Shared[AbstractEventLoop] | None = None
+    _face: AsyncPostbox | None = None
     limits: Limits
     """Limits of the file: messages, bytes, rates."""
 
@@ -237,12 +240,20 @@ class Postbox(Session, EventSource):
     def _prepare_agent(self) -> None:
         """Run the functions that the agent wants to run when its file is opened."""
         for work in self._handlers._openings if self._handlers else ():
-            pending = work(self)
+            pending = work(self._async_face() if is_coroutine(work) else self)
             if hasattr(pending, "__await__"):
                 from onceward.core.handle.invoke import run_to_end  # noqa: PLC0415 - rarely needed
 
                 run_to_end(pending, self._own_loop())
         self._declare_awaited()
+
+    def _async_face(self) -> AsyncPostbox:
+        """Return this postbox for coroutines; it lives as long as this one."""
+        from onceward.api.aio import AsyncPostbox  # noqa: PLC0415 - it imports this module
+
+        if self._face is None:
+            self._face = AsyncPostbox._of(self, self._own_loop())
+        return self._face
 
     def _join_session(self, parts: ExitStack, *, engines: bool) -> None:
         """Join the owner's session, with the schedules that this agent declares."""
@@ -765,6 +776,8 @@ class Postbox(Session, EventSource):
         return self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
 
     def _stop_loop(self) -> None:
+        if self._face is not None:
+            self._face._part()
         if self._shared_loop is not None:
             self._shared_loop.leave()
 
