@@ -668,13 +668,6 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         self._join(await self._open_plain(loop), loop)
         return self
 
-    @classmethod
-    def _of(cls, box: Postbox, loop: asyncio.AbstractEventLoop) -> Self:
-        """Return the face of a postbox that another one opened, and will close."""
-        face = cls(box.file.path, agent=box.agent)
-        face._join(box, loop)
-        return face
-
     def _join(self, box: Postbox, loop: asyncio.AbstractEventLoop) -> None:
         bridge = FileBridge(box._db, loop, box._settings.poll_interval)
         self._opened = (box, bridge)
@@ -698,7 +691,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         """The file itself: health, checks, repairs, maintenance, pause."""
 
     def _part(self) -> None:
-        """End the threads of a face that ``_of`` made, on its loop if that still runs."""
+        """End the threads of a face that ``face_of`` made, on its loop if that still runs."""
         bridge = self._bridge
         if not bridge._loop.is_running():
             bridge.close()
@@ -789,6 +782,13 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
             await _to_its_end(lambda: box.close(timeout))
         finally:
             bridge.close()
+
+
+def face_of(box: Postbox, loop: asyncio.AbstractEventLoop) -> AsyncPostbox:
+    """Return the face of a postbox that another caller opened, and will close."""
+    face = AsyncPostbox(box.file.path, agent=box.agent)
+    face._join(box, loop)
+    return face
 
 
 async def _to_its_end(work: Callable[[], object]) -> None:

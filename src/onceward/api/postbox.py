@@ -249,10 +249,10 @@ class Postbox(Session, EventSource):
 
     def _async_face(self) -> AsyncPostbox:
         """Return this postbox for coroutines; it lives as long as this one."""
-        from onceward.api.aio import AsyncPostbox  # noqa: PLC0415 - it imports this module
+        from onceward.api.aio import face_of  # noqa: PLC0415 - it imports this module
 
         if self._face is None:
-            self._face = AsyncPostbox._of(self, self._own_loop())
+            self._face = face_of(self, self._own_loop())
         return self._face
 
     def _join_session(self, parts: ExitStack, *, engines: bool) -> None:
