@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from onceward import Agent, AsyncPostbox, Message, Postbox, RetryPolicy, Run, Settings
-from onceward.errors import InvalidArgument
+from onceward import Agent, AsyncPostbox, Context, Message, Postbox, RetryPolicy, Run, Settings
+from onceward.errors import InvalidArgument, InvalidMessage
 from onceward.message.arguments import Accepted, accepted, checked
 from onceward.message.record import Ticket
 
@@ -267,3 +267,67 @@ def test_a_run_refuses_wrong_types(box: Postbox, call: Callable[[Run], object]) 
         other.run_until_idle()
 
     assert 1 == len(refused)
+
+
+GIVEN: Final[dict[str, Any]] = {
+    "to": "b", "body": 1, "topic": "t", "reply": str, "what": "t", "span": 60, "ticket": "x",
+    "tickets": ["x"],
+}  # fmt: skip
+"""Right values of parameters that a call must be given."""
+
+
+def refusals(it: object, names: Iterable[str]) -> dict[str, str]:
+    """Return how methods end that are given an object that is nothing for each parameter."""
+    found = dict[str, str]()
+    for name in names:
+        call = inspect.unwrap(getattr(type(it), name))
+        needed = [
+            each.name
+            for each in list(inspect.signature(call).parameters.values())[1:]
+            if each.default is each.empty
+            and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        ]
+        for parameter in [each for each, rule in accepted(call).items() if rule is not None]:
+            given = {each: GIVEN[each] for each in needed if each != parameter}
+            try:
+                declare = getattr(it, name)(**given, **{parameter: object()})
+                if isinstance(it, Agent):
+                    declare(handle)
+                found[f"{name} {parameter}"] = "passed"
+            except BaseException as error:  # noqa: BLE001 - also what ends a call to wait
+                ours = isinstance(error, InvalidArgument | InvalidMessage)
+                found[f"{name} {parameter}"] = "refused" if ours else repr(error)
+    return found
+
+
+@pytest.mark.parametrize("kind", [Context, Run])
+def test_what_a_handler_is_given_refuses_them(box: Postbox, kind: type) -> None:
+    """At the call that made the mistake: no call ends to wait with a value that cannot be kept."""
+    served, found = Agent("r"), dict[str, str]()
+    names = ("ask", "request", "send", "publish", "reply", "result", "gather")
+
+    def serve_message(_: Any, ctx: Context) -> None:
+        found.update(refusals(ctx, names))
+
+    def serve_run(run: Run) -> None:
+        found.update(refusals(run, names))
+
+    if kind is Run:
+        served.session()(serve_run)
+    else:
+        served.on("t")(serve_message)
+    with Postbox(box.file.path.with_name("r.db"), agent=served, start=False) as other:
+        other.send("r", 1, type="t")
+        other.run_until_idle()
+
+    assert len(found) > 20
+    assert {} == {call: how for call, how in found.items() if how != "refused"}
+
+
+@pytest.mark.parametrize("name", ["on", "every", "session"])
+def test_declarations_refuse_them(name: str) -> None:
+    """When the program is imported, not with the first message."""
+    found = refusals(Agent("x"), [name])
+
+    assert len(found) > 2
+    assert {} == {call: how for call, how in found.items() if how != "refused"}

@@ -47,7 +47,7 @@ from onceward.message.options import (
 )
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
 from onceward.message.record import Ticket, ticket_id
-from onceward.message.times import Span, millis
+from onceward.message.times import Span, millis, seconds
 from onceward.message.vocabulary import (
     AWAITS,
     PRIORITIES,
@@ -380,7 +380,8 @@ class MadeRequest(NamedTuple):
     """An uncommitted request of this call of the handler."""
 
     message: OutgoingMessage
-    timeout: Span | None
+    timeout: float | None
+    """Seconds."""
     asker: Asker
 
 
@@ -426,7 +427,8 @@ class HandlerRequests:
         known = self._earlier().get(index) or self._from_before_replay(index, asker.digest)
         if known is None:
             message = self._outbox.compose(self._handled.session, to, body, options)
-            self._made.append(made := MadeRequest(message, timeout, asker))
+            wait = None if timeout is None else seconds("timeout", timeout, error=InvalidMessage)
+            self._made.append(made := MadeRequest(message, wait, asker))
             return made
         if known.digest != asker.digest:
             msg = (
