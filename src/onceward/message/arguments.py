@@ -11,7 +11,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, wraps
 from itertools import chain, cycle
@@ -116,11 +116,7 @@ def accepted(call: Callable[..., Any]) -> dict[str, Accepted | None]:
     options = [name for name in hints if typing.get_origin(hints[name]) is typing.Unpack]
     for name in options:
         hints |= typing.get_type_hints(typing.get_args(hints.pop(name))[0])
-    found = {name: _accepted(hint) for name, hint in hints.items()}
-    for name in written.keys() & found.keys():  # the call itself knows what to say about a text
-        rule = found[name]
-        found[name] = None if rule is None else replace(rule, choices=None)
-    return found
+    return {name: _accepted(hint) for name, hint in hints.items()}
 
 
 def _accepted(hint: Any) -> Accepted | None:
