@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 from onceward import Msg
 from onceward.errors import InvalidMessage
 from onceward.message.body import decode, encode
-from onceward.message.round_trip import is_lossless
+from onceward.message.round_trip import is_lossless, lost
 
 
 class Animal(Msg):
@@ -374,3 +374,22 @@ def test_a_copy_is_the_same_body(make: Callable[[Any], Any]) -> None:
     body = Owner(pet=Animal(name="a"), by_name={"x": Animal(name="b")})
 
     assert encode(body).text == encode(make(body)).text
+
+
+def test_a_class_that_was_imported_twice_is_one() -> None:
+    """A script's own class and the one that another module imports from it have the same fields."""
+
+    def imported() -> type[Msg]:
+        class Turn(Msg):
+            """What a model says."""
+
+            answer: str
+
+        return Turn
+
+    script, module = imported(), imported()
+
+    said = script.model_validate({"answer": "7"})
+
+    assert [] == list(lost(said, module.model_validate({"answer": "7"}), typed=True))
+    assert [] != list(lost(said, module.model_validate({"answer": "8"}), typed=True))

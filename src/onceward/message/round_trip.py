@@ -233,7 +233,11 @@ def _lost_members(sent: list[Any], back: object, path: str, *, typed: bool) -> I
 
 
 def _lost_fields(sent: Any, back: Any, path: str) -> Iterator[str]:
-    """Yield the fields of a model or dataclass that are lost; in an untyped place it is a dict."""
+    """
+    Yield the fields of a model or dataclass that are lost; in an untyped place it is a dict.
+
+    Two classes of one name are one that was imported twice, such as that of a script.
+    """
     kind: Any = type(sent)
     if isinstance(back, dict | list | str | int | float | None) and not isinstance(back, kind):
         try:
@@ -241,7 +245,7 @@ def _lost_fields(sent: Any, back: Any, path: str) -> Iterator[str]:
         except ValueError as error:
             yield f"{path or 'it'}: {error}: {CURE}"
             return
-    if type(back) is not kind:
+    if type(back) is not kind and type(back).__qualname__ != kind.__qualname__:
         told = type(back).__name__
         yield f"{path or 'it'}: a {kind.__name__} is read as {told}: {CURE}"
         return
