@@ -395,6 +395,7 @@ CREATE TABLE _onceward_awaited_messages (
 
 CREATE INDEX _onceward_awaited_messages_session ON _onceward_awaited_messages (session, type, seq);
 CREATE INDEX _onceward_awaited_messages_came    ON _onceward_awaited_messages (came_at);
+CREATE INDEX _onceward_awaited_messages_id      ON _onceward_awaited_messages (message_id);
 
 -- Message ids that a sender chose itself although they look like generated ones; their dedup records are never pruned.
 CREATE TABLE _onceward_chosen_ids (
@@ -676,7 +677,7 @@ CREATE TABLE _onceward_transitions (
 -- Rows that changed after they had ended, and deleted records: a reader that returns for new rows would miss them.
 CREATE TABLE _onceward_late_changes (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
-    box     TEXT    NOT NULL CHECK (box IN ('outbox', 'processed', 'dead_letters')),
+    box     TEXT    NOT NULL CHECK (box IN ('outbox', 'inbox', 'processed', 'dead_letters')),
     row_seq INTEGER NOT NULL,
     row_at  INTEGER NOT NULL,
     peer    TEXT    NOT NULL,
@@ -693,6 +694,13 @@ WHEN OLD.ended_at IS NOT NULL
 BEGIN
     INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
     VALUES ('outbox', OLD.seq, OLD.created_at, OLD.recipient, OLD.id);
+END;
+
+-- An awaited message ends on arrival; its row shows until then that no step has taken it.
+CREATE TRIGGER _onceward_awaited_messages_taken AFTER DELETE ON _onceward_awaited_messages
+BEGIN
+    INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
+    SELECT 'inbox', seq, received_at, sender, id FROM _onceward_inbox WHERE sender = OLD.sender AND id = OLD.message_id;
 END;
 
 CREATE TRIGGER _onceward_dead_letters_late AFTER UPDATE ON _onceward_dead_letters
@@ -844,7 +852,20 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
        attempts, expires_at, correlation_id, causation_id, received_at, ended_at, reason, frame,
        CASE WHEN json_valid(frame)
             THEN CAST(coalesce(json_extract(frame, '$.data'), json_extract(frame, '$.data_base64')) AS TEXT) END AS body,
-       channel, kind, mailbox, mailbox_key, replays
+       channel, kind, mailbox, mailbox_key, replays,
+       CASE WHEN state = 'processed' THEN
+                 CASE WHEN EXISTS (SELECT 1 FROM _onceward_awaited_messages AS k WHERE k.message_id = b.id AND k.sender = b.sender) THEN 'wait' END
+            WHEN state <> 'pending' OR l.owner IS NOT NULL OR l.due_at IS NULL THEN NULL
+            WHEN seq <> l.head_seq THEN 'lane'
+            ELSE coalesce(
+                 (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
+                   WHERE asker_seq = b.seq AND r.state = 'open' ORDER BY asker_index LIMIT 1),
+                 (SELECT CASE WHEN s.state = 'retrying' THEN 'retry' WHEN awaits IS NULL THEN 'sleep' ELSE 'message ' || awaits END
+                    FROM _onceward_steps AS s
+                   WHERE s.message_id = b.id AND s.sender = b.sender AND s.state IN ('waiting', 'retrying') ORDER BY s.seq DESC LIMIT 1),
+                 'retry')
+            END AS waits_for,
+       CASE WHEN state = 'pending' AND l.owner IS NULL THEN l.due_at END AS waits_until_at
   FROM _onceward_inbox AS b JOIN _onceward_file_info LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
 
 CREATE VIEW onceward_processed_messages AS

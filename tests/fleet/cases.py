@@ -113,6 +113,30 @@ CASES: dict[str, tuple[str, list[Row]]] = {
     "in the inbox since a moment": ("in_flight", [out("sent"), taken("pending", FRESH)]),
     "in the inbox since long": ("unprocessed", [out("sent"), taken("pending")]),
     "in a worker's hands since long": ("unprocessed", [out("sent"), taken("processing")]),
+    "its handler waits until a moment to come": (
+        "waiting",
+        [out("sent"), taken("pending", waits="sleep", until=NOW + 1)],
+    ),
+    "its handler waits until a moment within the grace": (
+        "waiting",
+        [out("sent"), taken("pending", waits="sleep", until=FRESH)],
+    ),
+    "its handler should have gone on long ago": (
+        "unprocessed",
+        [out("sent"), taken("pending", waits="sleep", until=OLD + 1)],
+    ),
+    "its handler waits, as its copy does not know yet": (
+        "waiting",
+        [out("sent"), taken("pending"), taken("pending", waits="retry", until=NOW + 1)],
+    ),
+    "ended on arrival, for a wait that has not taken it": (
+        "kept",
+        [out("acked", OLD), taken("processed", waits="wait"), mark()],
+    ),
+    "taken by a wait, as its copy does not know yet": (
+        "delivered_once",
+        [out("acked", OLD), taken("processed", waits="wait"), taken("processed"), mark()],
+    ),
     "confirmed, and no trace": ("lost", [out("acked", OLD)]),
     "never sent": ("orphan", [taken("processed"), mark()]),
     "accepted twice": (
@@ -166,6 +190,17 @@ ELSEWHERE: dict[str, tuple[str, tuple[str, str], str, list[Row]]] = {
     ),
     "the sender's outbox was pruned, and it waits": (
         "unprocessed", ("tidied", "bob"), minted(OLD + 1), [taken("pending")],
+    ),
+    "the sender's outbox was pruned, and its handler waits": (
+        "waiting", ("tidied", "bob"), minted(OLD + 2),
+        [taken("pending", waits="sleep", until=NOW + 1)],
+    ),
+    "the sender's outbox was pruned, and its handler is overdue": (
+        "unprocessed", ("tidied", "bob"), minted(OLD + 3),
+        [taken("pending", waits="sleep", until=OLD)],
+    ),
+    "the sender's outbox was pruned, and it is kept for a wait": (
+        "kept", ("tidied", "bob"), minted(OLD + 4), [taken("processed", waits="wait"), mark()],
     ),
     "the sender's outbox was pruned of older ones only": (
         "orphan", ("tidied", "bob"), minted(OLD + 2000), [taken("processed"), mark(at=OLD + 2000)],

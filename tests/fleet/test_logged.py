@@ -12,10 +12,11 @@ pytest.importorskip("pyarrow", reason="pip install 'onceward[ship]' brings it")
 
 from onceward.errors import InvalidArgument
 from onceward.fleet import Rules, reconcile, ship
+from onceward.fleet.ship import prune
 from onceward.message.settings import DAY
 from onceward.ops.cli import main
 from onceward.testing import fleet as generator
-from onceward.testing.fleet_faults import BEFORE, NOW, handling, post
+from onceward.testing.fleet_faults import BEFORE, NOW, handling, patient, post
 from onceward.testing.world import World
 
 UNTOLD = {"double_processed", "duplicated", "same_ids"}
@@ -282,6 +283,72 @@ def test_an_agent_that_is_begun_again_is_judged_as_a_restored_one(
     )
     assert ({"delivered_once": 3}, True) == (dict(retired.verdicts), retired.complete)
     assert {"delivered_once": 1, "double_processed": 3} == dict(later.verdicts)
+
+
+def _keep_one(world: World) -> None:
+    """Let a message arrive for a wait that comes later."""
+    near, far = world.open("near"), world.open(patient("far"))
+    near.session("flow").send("far", {"by": "ada"}, type="approval")
+    world.run(near, far)
+    world.clock.advance(1)
+
+
+def _take_it(world: World) -> None:
+    """Let a handler wait for the message that is kept."""
+    near, far = world.open("near"), world.open(patient("far"))
+    near.session("flow").send("far", {"wish": "person"}, type="step")
+    world.run(near, far)
+    world.clock.advance(1)
+
+
+def test_a_message_is_kept_until_a_wait_takes_it(world: World, tmp_path: Path) -> None:
+    """The files say so, a state keeps it in mind, and the log ships its row again."""
+    rules, state = Rules(now=world.clock.now() + 7_200_000), tmp_path / "state.db"
+    _keep_one(world)
+    kept = [
+        _verdicts(world, tmp_path),
+        dict(reconcile(world.folder, rules=rules, state=state).verdicts),
+    ]
+    _take_it(world)
+    taken = [
+        _verdicts(world, tmp_path),
+        dict(reconcile(world.folder, rules=rules, state=state).verdicts),
+        dict(reconcile(world.folder, rules=rules).verdicts),
+    ]
+
+    assert [{"kept": 1}] * 2 == kept
+    assert [{"delivered_once": 2}] * 3 == taken
+
+
+def test_a_kept_message_is_not_pruned_once_it_is_shipped(world: World, tmp_path: Path) -> None:
+    """Its row is still to change: the log would say for ever that no wait took it."""
+    _keep_one(world)
+    _verdicts(world, tmp_path)
+    pruned = prune.files([str(world.path("far"))], str(tmp_path / "log"), keep=0, clock=world.clock)
+    _take_it(world)
+
+    assert [""] == [one.error for one in pruned]
+    assert {"delivered_once": 2} == _verdicts(world, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "outcomes"),
+    [(None, []), ("approval-1", [("dropped",)])],
+    ids=["minted", "chosen"],
+)
+def test_a_message_that_no_wait_took_in_time_did_not_take_effect(
+    world: World, chosen: str | None, outcomes: list[tuple[str]]
+) -> None:
+    """After the retention a dedup record that stays says that it was dropped."""
+    near, far = world.open("near"), world.open(patient("far"))
+    near.session("flow").send("far", {"by": "ada"}, type="approval", message_id=chosen)
+    world.run(near, far)
+    world.clock.advance(8 * DAY)
+    for _ in range(2):
+        far.file.run_maintenance()
+
+    assert [] == far.query("SELECT id FROM onceward_inbox")
+    assert outcomes == far.query("SELECT outcome FROM onceward_processed_messages")
 
 
 def test_a_log_and_a_state_are_not_taken_together(tmp_path: Path) -> None:

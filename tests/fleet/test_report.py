@@ -114,10 +114,12 @@ LOST = replace(PLAIN, verdicts={"delivered_once": 1, "lost": 1})
     [
         (PLAIN, True, []),
         (UNDECIDED, True, ["open"]),
-        (UNREAD, False, ["quarantine", "open"]),
-        (LOST, True, ["loss", "quarantine", "open"]),
-        (EMPTY, False, ["loss", "quarantine", "open"]),
-        (replace(EMPTY, unread=2), False, ["loss", "quarantine", "open"]),
+        (replace(PLAIN, verdicts={"waiting": 2, "kept": 1}), True, []),
+        (replace(PLAIN, verdicts={"unprocessed": 1}), True, ["stuck", "open"]),
+        (UNREAD, False, ["quarantine", "stuck", "open"]),
+        (LOST, True, ["loss", "quarantine", "stuck", "open"]),
+        (EMPTY, False, ["loss", "quarantine", "stuck", "open"]),
+        (replace(EMPTY, unread=2), False, ["loss", "quarantine", "stuck", "open"]),
     ],
 )
 def test_success_needs_files_that_were_read(
@@ -137,6 +139,16 @@ def test_unread_files_are_rows_of_the_printed_table() -> None:
     assert {"verdict": "unreadable", "messages": None, "meaning": "corrupt: /a.db"} == replace(
         PLAIN, unread=1, quarantine=[unread]
     ).rows()[-1]
+
+
+def test_what_waits_is_told_from_what_is_stuck() -> None:
+    """The page says for what messages wait and until when, and alarms for stuck ones alone."""
+    wait = {"recipient": "bob", "verdict": "waiting", "waits_for": "sleep", "messages": 2}
+    waits = html(replace(PLAIN, waits=[wait | {"next_at": "2026-01-04T00:00:00.000Z"}]))
+    stuck = html(replace(PLAIN, verdicts={"unprocessed": 1}))
+
+    assert ("<td>sleep</td>" in waits, "2026-01-04T00:00:00.000Z" in waits) == (True, True)
+    assert (False, True) == tuple('class="stuck">1 message' in page for page in (waits, stuck))
 
 
 def test_a_bar_of_three_is_seen_beside_a_million() -> None:

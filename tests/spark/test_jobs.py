@@ -20,8 +20,10 @@ import apsw
 from pyspark.sql import SparkSession
 
 from onceward.fleet.spark import metrics, pairs, threads, waits
+from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.spark.keep import keep
 from onceward.fleet.summary import SHARES
+from onceward.testing import fleet
 from onceward.testing.fleet import TASKS
 
 if TYPE_CHECKING:
@@ -75,6 +77,22 @@ def test_figures_add_up_to_what_the_files_hold(case: Case) -> None:
     for row in metrics.reasons(tables["dead_letters"]).collect():
         reasons[row["reason"]] += row["messages"]
     assert Counter(reason for *_, reason in dead) == reasons
+
+
+def test_what_waits_is_counted_with_what_is_overdue(spark: SparkSession, tmp_path: Path) -> None:
+    """Of each agent: for what its messages wait, how many, and how many should have gone on."""
+    made = fleet.build(tmp_path / "agents", mishaps=["kept", "overslept"])
+    inbox = Fleet(spark, (str(made.folder),)).table("inbox", *metrics.NEEDS["inbox"])
+    found = {
+        (row.agent, row.waits_for): (row.messages, row.overdue)
+        for row in metrics.waiting(inbox, made.now).collect()
+    }
+
+    assert {
+        ("keep-far", "wait"): (2, 0),
+        ("late-sleep-far", "sleep"): (1, 1),
+        ("late-sleep-far", "lane"): (1, 1),
+    } == found
 
 
 def test_time_in_which_mail_waited_counts_once_and_in_its_hour(spark: SparkSession) -> None:

@@ -92,6 +92,7 @@ def test_findings_are_the_messages_to_look_at(case: Case) -> None:
         ("double_processed", "acked", "processed"),
         ("duplicated", "sent", "pending"),  # by the copy that goes on
         ("unprocessed", "sent", "pending"),
+        ("unprocessed", "sent", "waiting"),
         ("unwitnessed", "acked", "nothing"),
         ("forgotten", "acked", "nothing"),
         ("forgotten", "nothing", "processed"),

@@ -33,8 +33,9 @@ WHOLE: Final = "GROUP BY sender, recipient, id"
 """By pair first: evidence comes file by file, and so do messages leave, for ``figures``."""
 STATE: Final = f"""
 INSERT INTO messages
-SELECT sender, recipient, id, verdict, {SENDER_SAYS}, {RECIPIENT_SAYS}, created_at, sent_at,
-       ended_at, received_at, marked_at, effect_at, lane, out_seq, in_seq, mark_seq, {ASKING_FILE}
+SELECT sender, recipient, id, verdict, {SENDER_SAYS}, {RECIPIENT_SAYS}, waits_for, created_at,
+       sent_at, ended_at, received_at, marked_at, effect_at, waits_until_at, lane,
+       out_seq, in_seq, mark_seq, {ASKING_FILE}
   FROM (SELECT *, {PROVISIONAL_VERDICT} AS verdict FROM ({GROUPED}))
 """
 CHOSEN: Final = f"SELECT DISTINCT sender, recipient FROM messages WHERE NOT {MINTED}"

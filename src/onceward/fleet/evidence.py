@@ -19,8 +19,8 @@ from onceward.fleet.states import (
     ladder,
 )
 
-TEXTS: Final = ("sender", "recipient", "id", "lane")
-NUMBERS: Final = ("side", "state", "seq", "at", "sent", "ended", "expires", "file")
+TEXTS: Final = ("sender", "recipient", "id", "lane", "waits")
+NUMBERS: Final = ("side", "state", "seq", "at", "sent", "ended", "expires", "until", "file")
 COLUMNS: Final = (*TEXTS, *NUMBERS)
 NAMES: Final = tuple(name for name in COLUMNS if name != "file")
 """The columns of evidence: one row per row of a view that knows a message."""
@@ -48,6 +48,8 @@ SAID: Final[Mapping[str, Mapping[str, str]]] = {
         "lane": LANE,
         "at": '"received_at"',
         "expires": '"expires_at"',
+        "waits": '"waits_for"',
+        "until": '"waits_until_at"',
     },
     "processed": {
         "side": str(MARK),

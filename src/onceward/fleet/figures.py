@@ -18,6 +18,9 @@ from onceward.fleet.summary import (
     LOOK_AT,
     SHARES,
     SHOWN,
+    WAITS,
+    WAITS_BY,
+    WAITS_SUMS,
     Rows,
     Sums,
     bucket_of,
@@ -51,6 +54,10 @@ SPAN: Final = ("kind", "bucket", "count")
 HISTOGRAM: Final = "SELECT kind, bucket, sum(count) FROM spans GROUP BY kind, bucket"
 FINDINGS: Final = f"CREATE VIEW findings AS SELECT * FROM messages WHERE verdict IN {LOOK_AT}"
 EXAMPLES: Final = f"SELECT {', '.join(SHOWN)} FROM findings LIMIT {LISTED}"
+WAITING: Final = f"""
+SELECT {", ".join(WAITS_BY)}, {", ".join(WAITS_SUMS.values())} FROM messages
+ WHERE verdict IN {WAITS} GROUP BY {", ".join(WAITS_BY)}
+"""
 Row = tuple[Any, ...]
 
 
@@ -105,6 +112,7 @@ def measure(con: apsw.Connection) -> Sums:
         hours=_named(TABLES["hours"], found.hours),
         lanes=_named(TABLES["lanes"], found.lanes),
         examples=_named(SHOWN, con.execute(EXAMPLES)),
+        waits=_named((*WAITS_BY, *WAITS_SUMS), con.execute(WAITING)),
     )
 
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Final
 
 from onceward.fleet import charts
-from onceward.fleet.verdicts import FATAL, UNPROVED, VERDICTS, FailOn, Rules
+from onceward.fleet.verdicts import FATAL, STUCK, UNPROVED, VERDICTS, FailOn, Rules
 from onceward.message.clock import iso
 
 Row = Mapping[str, Any]
@@ -17,15 +17,17 @@ WORST: Final = 20
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0;
   --good: #2da44e; --moving: #bf8700; --bad: #cf222e;
-  --ended: #8c959f; --open: #8250df; --two: #0969da; }
+  --ended: #8c959f; --open: #8250df; --two: #0969da; --stuck: #bc4c00; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --line: #3d444d;
   --good: #3fb950; --moving: #d29922;
-  --bad: #f85149; --ended: #6e7681; --open: #a371f7; --two: #4493f8; } }
+  --bad: #f85149; --ended: #6e7681; --open: #a371f7; --two: #4493f8;
+  --stuck: #db6d28; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 820px;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 p.note, .note { color: var(--soft); }
 .yes { color: var(--good); font-weight: 600; } .no { color: var(--bad); font-weight: 600; }
+p.stuck { color: var(--stuck); font-weight: 600; }
 table { border-collapse: collapse; font-size: 13px; width: 100%; }
 td, th { text-align: left; padding: 3px 10px 3px 0;
   border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
@@ -35,7 +37,7 @@ svg { max-width: 100%; height: auto; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg .note { fill: var(--soft); }
 .good { fill: var(--good); } .ended { fill: var(--ended); }
 .moving { fill: var(--moving); } .open { fill: var(--open); }
-.bad { fill: var(--bad); }
+.bad { fill: var(--bad); } .stuck { fill: var(--stuck); }
 .axis { stroke: var(--soft); } .tick { stroke: var(--line); }
 polyline { fill: none; stroke-width: 2; }
 .line0 { stroke: var(--two); } .line1 { stroke: var(--good); } .line2 { stroke: var(--open); }
@@ -68,6 +70,8 @@ class Report:
     pairs: Sequence[Row] = ()
     lanes: Sequence[Row] = ()
     examples: Sequence[Row] = ()
+    waits: Sequence[Row] = ()
+    """Reasons why messages wait, by recipient: their number, the next and the last moment."""
     lane_totals: Mapping[str, int] = field(default_factory=dict)
     before: Mapping[str, int] = field(default_factory=dict)
     """Messages that earlier runs with the same state have settled, by verdict."""
@@ -83,6 +87,11 @@ class Report:
         return sum(self.verdicts.get(name, 0) for name in FATAL)
 
     @property
+    def stuck(self) -> int:
+        """How many messages their recipients keep, although nothing holds them up."""
+        return sum(self.verdicts.get(name, 0) for name in STUCK)
+
+    @property
     def complete(self) -> bool:
         """Whether there were files and all were read; otherwise the rest is not proved."""
         return self.files > 0 and not self.unread
@@ -91,8 +100,11 @@ class Report:
         """Return whether the run is not a success; never one if no file was read at all."""
         if self.broken or not self.files:
             return True
+        if fail_on == "loss":
+            return False
         undecided = sum(self.verdicts.get(name, 0) for name in UNPROVED)
-        return (fail_on != "loss" and self.unread > 0) or (fail_on == "open" and undecided > 0)
+        stuck = self.stuck if fail_on in {"stuck", "open"} else 0
+        return self.unread > 0 or stuck > 0 or (fail_on == "open" and undecided > 0)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the verdicts that occur, from good to bad, and the files that were not read."""
@@ -111,7 +123,7 @@ class Report:
             if name not in {"histogram", "hours"}
         }
         said = {"messages": self.messages, "broken": self.broken, "complete": self.complete}
-        return plain | said
+        return plain | said | {"stuck": self.stuck}
 
     @property
     def open(self) -> int:
@@ -134,6 +146,7 @@ def html(report: Report) -> str:
         _verdicts(report),
         _times(report),
         _busy(report),
+        _waits(report),
         _pairs(report),
         _lanes(report),
         _examples(report),
@@ -150,11 +163,12 @@ def _verdict(report: Report) -> str:
     earlier = sum(report.before.values())
     known = f" {earlier:,} more were settled by earlier runs." if earlier else ""
     doubt = f" {report.open:,} messages or files are undecided." if report.open else ""
+    stuck = f'<p class="stuck">{stuck_text(report)}</p>' if report.stuck else ""
     return (
         f"<h1>Fleet report</h1><p>{report.messages:,} messages of {report.agents:,} agents in "
         f"{report.files:,} files, "
         f'as of {iso(report.rules.now)}.</p><p class="{"no" if bad else "yes"}">{said}</p>'
-        f'<p class="note">{doubt}{known}</p>'
+        f'{stuck}<p class="note">{doubt}{known}</p>'
     )
 
 
@@ -167,6 +181,12 @@ def sentence(report: Report) -> str:
     if report.unread:
         return f"{report.unread:,} files were not read: nothing is proved about their agents."
     return "Nothing was lost, nothing took effect twice."
+
+
+def stuck_text(report: Report) -> str:
+    """Return one sentence on the messages that are stuck."""
+    verb = "message is" if report.stuck == 1 else "messages are"
+    return f"{report.stuck:,} {verb} stuck: nothing holds them up, but no worker handles them."
 
 
 def _verdicts(report: Report) -> str:
@@ -192,6 +212,17 @@ def _times(report: Report) -> str:
 def _busy(report: Report) -> str:
     drawn = charts.hours(report.hours)
     return f"<h2>Messages per hour</h2>{drawn}" if drawn else ""
+
+
+def _waits(report: Report) -> str:
+    if not report.waits:
+        return ""
+    note = (
+        "These are not stuck. wait: kept until a wait takes it. message, reply, sleep, retry: its "
+        "handler goes on then. lane: behind such a message. next and last: when the first and the "
+        "last of them go on at the latest; empty: without a time limit."
+    )
+    return f'<h2>Messages that wait</h2>{table(report.waits)}<p class="note">{note}</p>'
 
 
 def _pairs(report: Report) -> str:

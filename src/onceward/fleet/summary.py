@@ -12,17 +12,18 @@ from typing import Any, Final
 
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.report import Report
-from onceward.fleet.verdicts import VERDICTS, Rules
+from onceward.fleet.verdicts import STUCK, VERDICTS, Rules
+from onceward.message.clock import Millis, iso
 
 LISTED: Final = 200
 """Rows of each kind that a report lists at most; the tables beside it have all."""
 LOOK_AT: Final = (
     *(verdict.name for verdict in VERDICTS if verdict.weight in {"bad", "open"}),
-    "unprocessed",
+    *STUCK,
 )
 SHOWN: Final = [
     "verdict", "id", "sender", "recipient", "sender_says", "recipient_says", "created_at",
-    "received_at", "processed_at",
+    "received_at", "processed_at", "waits_for", "waits_until_at",
 ]  # fmt: skip
 BAD: Final = tuple(verdict.name for verdict in VERDICTS if verdict.weight == "bad")
 WIDTH: Final = 1.02
@@ -34,8 +35,19 @@ Findings about a message within its lane: it was handled before one that was acc
 it arrived after one that was sent later, as delayed and replayed messages do; it waits or is lost
 while later ones of its lane took effect.
 """
-GAPS: Final = ("unprocessed", "lost")
+GAPS: Final = (*STUCK, "lost")
 """Verdicts of messages that leave a gap in their lane."""
+WAITS: Final = ("kept", "waiting")
+"""Verdicts of messages that wait as they should."""
+WAITS_BY: Final = ("recipient", "verdict", "waits_for")
+WAITS_SUMS: Final[Mapping[str, str]] = {
+    "messages": "count(*)",
+    "next_at": "min(waits_until_at)",
+    "last_at": "max(waits_until_at)",
+}
+"""Sums over the messages of one recipient that wait for one thing."""
+UNLIMITED: Final = 50 * 365 * 86_400_000
+"""Milliseconds after which a wait counts as one without a time limit."""
 Rows = list[dict[str, Any]]
 
 
@@ -49,6 +61,8 @@ class Sums:
     """``hour`` is the number of hours since 1970."""
     lanes: Rows
     examples: Rows
+    waits: Rows
+    """The reasons why messages wait: ``WAITS_BY`` and ``WAITS_SUMS``; moments are milliseconds."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -102,12 +116,30 @@ def report_of(sums: Sums, readings: Iterable[Reading], rules: Rules) -> Report:
         lanes=nsmallest(LISTED, sums.lanes, key=_by_disorder),
         lane_totals={name: sum(row[name] for row in sums.lanes) for name in LANE_MARKS},
         examples=sums.examples,
+        waits=_waits(sums.waits, rules.now + UNLIMITED),
     )
 
 
 def _verdicts(pairs: Rows) -> dict[str, int]:
     counts = {v.name: sum(row[v.name] for row in pairs) for v in VERDICTS}
     return {name: count for name, count in counts.items() if count}
+
+
+def _waits(waits: Rows, last: Millis) -> Rows:
+    """Return what messages wait for, with moments as text; empty: without a time limit."""
+    return [
+        {
+            name: (None if value is None or value > last else iso(value))
+            if name.endswith("_at")
+            else value
+            for name, value in row.items()
+        }
+        for row in nsmallest(LISTED, waits, key=_by_number)
+    ]
+
+
+def _by_number(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return -row["messages"], *(row[name] for name in WAITS_BY)
 
 
 def _by_disorder(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -20,6 +20,9 @@ FACTS: Final[Mapping[str, str]] = {
     "in_file": "max(CASE WHEN side BETWEEN 3 AND 5 THEN file END)",
     "in_state": "max(CASE WHEN side = 3 THEN state ELSE 0 END)",
     "in_seq": "min(CASE WHEN side = 3 THEN seq END)",
+    "taken": "max(CASE WHEN side = 3 AND state = 6 AND waits IS NULL THEN 1 ELSE 0 END)",
+    "waits_for": "max(waits)",
+    "waits_until_at": "max(until)",
     "in_dead": "max(CASE WHEN side = 5 THEN 1 ELSE 0 END)",
     "received_at": "min(CASE WHEN side IN (3, 5) THEN at END)",
     "received_first_at": "min(CASE WHEN side IN (3, 5, 7) THEN at END)",
@@ -53,6 +56,10 @@ MINTED: Final = (
 Ids that sort by time, and whose dedup records are therefore pruned. All others were chosen by a
 sender: two tenants may have chosen the same.
 """
+KEPT: Final = "(in_state = 6 AND taken = 0)"
+"""It ended on arrival, because a wait of a handler may take it; none has, in any copy."""
+WAITING: Final = "waits_until_at > {cutoff}"
+"""Its handler, or its lane, waits until then; after that moment a worker must have gone on."""
 PROCESSED: Final = "(in_state = 6 OR mark = 5)"
 # One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
 PROVISIONAL_VERDICT: Final = f"""CASE
@@ -60,6 +67,7 @@ WHEN effect_at > 0 AND effect_first_at < effect_last_at     THEN 'double_process
 WHEN effect_at > 0 AND effect_first_seq < effect_last_seq   THEN 'double_processed'
 WHEN received_at > 0 AND received_first_at < received_last_at THEN 'duplicated'
 WHEN out_state = 0 AND out_dead = 0                         THEN 'no_sender_row'
+WHEN {KEPT}                                                 THEN 'kept'
 WHEN {PROCESSED} AND effect_at > expires_at                 THEN 'overdue'
 WHEN {PROCESSED} AND out_dead > 0                           THEN 'late'
 WHEN {PROCESSED} AND effect_at - created_at > {{late}}      THEN 'late'
@@ -69,6 +77,7 @@ WHEN in_state = 5 OR mark = 3                               THEN 'cancelled'
 WHEN in_state = 4 OR mark = 2                               THEN 'dropped'
 WHEN in_state = 3 OR mark = 1                               THEN 'expired'
 WHEN in_state > 0 AND received_at > {{cutoff}}              THEN 'in_flight'
+WHEN in_state > 0 AND {WAITING}                THEN 'waiting'
 WHEN in_state > 0                                           THEN 'unprocessed'
 WHEN out_state = 7                                          THEN 'no_recipient_row'
 WHEN out_state = 6                                          THEN 'dead_lettered'
@@ -78,7 +87,8 @@ WHEN out_dead = 2                                           THEN 'expired'
 WHEN out_dead = 1                                           THEN 'dead_lettered'
 ELSE 'in_flight' END"""
 SEEN_AT: Final = "coalesce(marked_at, received_at)"
-ENDED_THERE: Final = "(mark_seq IS NOT NULL OR recipient_says NOT IN ('pending', 'processing'))"
+UNENDED: Final = "recipient_says IN ('pending', 'processing', 'waiting', 'kept')"
+ENDED_THERE: Final = f"(recipient_says <> 'kept' AND (mark_seq IS NOT NULL OR NOT {UNENDED}))"
 PRUNED: Final = f"(CASE WHEN {MINTED} THEN id < pruned_id ELSE {SEEN_AT} < pruned_at END)"
 # Of a message with its coverage: known is 1 where a file of the side without a row was read.
 FINAL_VERDICT: Final = f"""CASE verdict
@@ -87,6 +97,8 @@ WHEN 'no_sender_row' THEN CASE
     WHEN {SEEN_AT} > {{cutoff}}                             THEN 'in_flight'
     WHEN {SEEN_AT} > upto_at - {{grace}}                    THEN 'unwitnessed'
     WHEN {PRUNED} AND {ENDED_THERE}                         THEN 'forgotten'
+    WHEN {PRUNED} AND recipient_says = 'kept'               THEN 'kept'
+    WHEN {PRUNED} AND {WAITING}                THEN 'waiting'
     WHEN {PRUNED}                                           THEN 'unprocessed'
     ELSE 'orphan' END
 WHEN 'no_recipient_row' THEN CASE
@@ -102,14 +114,21 @@ SENDER_SAYS: Final = (
 )
 RECIPIENT_SAYS: Final = (
     "CASE WHEN in_dead > 0 THEN 'dead letter'"
+    f" WHEN {KEPT} THEN 'kept'"
+    " WHEN in_state = 1 AND waits_until_at > 0 THEN 'waiting'"
     f" WHEN in_state > 0 THEN {spelt('in_state', IN_STATES, 'nothing')}"
     f" WHEN mark > 0 THEN {spelt('mark', OUTCOMES, 'nothing')} || ', marked'"
     " ELSE 'nothing' END"
 )
 ASKING_FILE: Final = "coalesce(CASE verdict WHEN 'no_sender_row' THEN in_file ELSE out_file END, 0)"
 """The file that has a row of the message, the sender's if both have."""
-TEXTS: Final = ("sender", "recipient", "id", "verdict", "sender_says", "recipient_says")
-MOMENTS: Final = ("created_at", "sent_at", "ended_at", "received_at", "marked_at", "processed_at")
+TEXTS: Final = (
+    "sender", "recipient", "id", "verdict", "sender_says", "recipient_says", "waits_for",
+)  # fmt: skip
+MOMENTS: Final = (
+    "created_at", "sent_at", "ended_at", "received_at", "marked_at", "processed_at",
+    "waits_until_at",
+)  # fmt: skip
 SEQUENCES: Final = ("out_seq", "in_seq", "mark_seq")
 FRAME: Final = (*TEXTS, *MOMENTS, "lane", *SEQUENCES)
 """The columns of a judged message; moments are milliseconds in SQLite, timestamps in Spark."""

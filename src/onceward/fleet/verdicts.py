@@ -7,9 +7,9 @@ from typing import Final, Literal, Self
 
 from onceward.message.clock import SystemClock
 
-Weight = Literal["good", "ended", "moving", "open", "bad"]
-"""``good``: took effect; ``ended``: otherwise, with a reason; ``moving``: under way; ``open``:
-unproved; ``bad``: must not be."""
+Weight = Literal["good", "ended", "moving", "stuck", "open", "bad"]
+"""``good``: took effect; ``ended``: otherwise, with a reason; ``moving``: under way; ``stuck``:
+overdue at its recipient; ``open``: unproved; ``bad``: must not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,18 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
         "moving",
         "its sender still keeps it, or it moved within the grace before the reading",
     ),
-    Verdict("unprocessed", "moving", "its recipient keeps it, unhandled for longer than the grace"),
+    Verdict("kept", "moving", "it is kept for a wait of its recipient, and no wait has taken it"),
+    Verdict(
+        "waiting",
+        "moving",
+        "its handler, or its lane, waits: for a message, a reply, or a moment that is to come",
+    ),
+    Verdict(
+        "unprocessed",
+        "stuck",
+        "its recipient keeps it, unhandled for longer than the grace, and waits for nothing, or"
+        " what it waited for is overdue",
+    ),
     Verdict(
         "forgotten",
         "open",
@@ -62,10 +73,12 @@ FATAL: Final = ("lost", "duplicated", "double_processed")
 """Verdicts that break the promise: with any of these the command ends with exit code 1."""
 UNPROVED: Final = ("forgotten", "unwitnessed", "orphan")
 """Verdicts that neither prove nor break it: one of its two files does not know the message."""
-FailOn = Literal["loss", "quarantine", "open"]
+STUCK: Final = tuple(verdict.name for verdict in VERDICTS if verdict.weight == "stuck")
+FailOn = Literal["loss", "quarantine", "stuck", "open"]
 """
 When a reconciliation fails: if the promise was broken (``loss``), or also if a file could not be
-read (``quarantine``), or also if a message is undecided (``open``). Each includes those before it.
+read (``quarantine``), or also if a message is stuck at its recipient (``stuck``), or also if one is
+undecided (``open``). Each includes those before it.
 """
 SETTLED: Final = ("delivered_once", "late", "overdue")
 """Messages that took effect once, whose latencies are measured."""

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
-from onceward.errors import Drop, Reject
+from onceward.core.handle.context import Context
+from onceward.errors import Drop, Reject, Retry
+from onceward.message.body import Msg
 from onceward.message.settings import DAY
 from onceward.testing.faults import Fault
 from onceward.testing.world import World
@@ -21,6 +23,10 @@ Mishap = Callable[[World, int], Outcome]
 HEALTHY: Final = 3
 """Messages of each pair that fare well before anything happens."""
 LATE: Final = 7200.0
+
+
+class Approval(Msg, type="approval"):
+    """The decision of a person, for which a handler waits."""
 
 
 def handling(name: str) -> Agent:
@@ -116,6 +122,56 @@ def unprocessed(world: World, n: int) -> Outcome:
     near = world.open("idle-near")
     far = world.open("idle-far")
     deliver(world, near, far, n)
+    return Counter(unprocessed=n)
+
+
+def patient(name: str, oracle: str = "") -> Agent:
+    """Return an agent whose handler waits as the body of the message wishes."""
+    agent = Agent(name)
+    agent.waits(Approval)
+
+    @agent.on("step")
+    def handle(body: dict[str, Any], ctx: Context) -> None:
+        match body["wish"]:
+            case "retry":
+                raise Retry("the bank is closed", after="3d")
+            case "person":
+                ctx.wait(Approval, timeout="3d")
+            case "ask":
+                ctx.ask(oracle, {"number": 1}, type="question", reply=dict, timeout="3d")
+            case _:
+                ctx.sleep(body["wish"])
+
+    return agent
+
+
+def waiting(world: World, n: int) -> Outcome:
+    """Let handlers wait for days, in all ways, with a message behind each; one question waits."""
+    near = world.open("patient-near")
+    far = world.open(patient("patient-far", oracle="patient-near"))
+    wishes = ("retry", "person", "ask", "3d")
+    for number in range(n):
+        wish = wishes[number // 2 % len(wishes)]
+        near.session(f"flow-{number // 2}").send(far.agent, {"wish": wish}, type="step")
+    world.run(near, far)
+    return Counter(waiting=n, unprocessed=(n // 2 + n % 2 + 1) // len(wishes))
+
+
+def kept(world: World, n: int) -> Outcome:
+    """Keep messages for a wait; one is taken by a wait, and the others are not."""
+    near, far = world.open("keep-near"), world.open(patient("keep-far"))
+    for number in range(n):
+        near.session(f"flow-{number}").send(far.agent, {"number": number}, type="approval")
+    near.session("flow-0").send(far.agent, {"wish": "person"}, type="step")
+    world.run(near, far)
+    return Counter(delivered_once=2, kept=n - 1)
+
+
+def overslept(world: World, n: int) -> Outcome:
+    """Let handlers sleep for a minute, after which no worker comes for them."""
+    near, far = world.open("late-sleep-near"), world.open(patient("late-sleep-far"))
+    post(near, far.agent, n, wish="60s")
+    world.run(near, far)
     return Counter(unprocessed=n)
 
 
@@ -399,6 +455,7 @@ BEFORE: Final[dict[str, tuple[Mishap, int]]] = {
     "double_processed": (double_processed, 7),
     "duplicated": (duplicated, 6),
     "unprocessed": (unprocessed, 8),
+    "overslept": (overslept, 2),
     "passed_over": (passed_over, 2),
     "overtaken": (overtaken, 3),
     "dead_lettered": (dead_lettered, 9),
@@ -415,6 +472,8 @@ BEFORE: Final[dict[str, tuple[Mishap, int]]] = {
     "same_ids": (same_ids, 21),
     "discarded": (discarded, 22),
     "overdue": (overdue, 20),
+    "waiting": (waiting, 8),
+    "kept": (kept, 3),
 }
 """Earlier faults and their messages at size one; the numbers differ, to tell them apart."""
 NOW: Final[dict[str, tuple[Mishap, int]]] = {"in_flight": (in_flight, 15)}

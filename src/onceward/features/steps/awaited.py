@@ -39,12 +39,21 @@ DELETE FROM _onceward_awaited_messages
  WHERE seq = (SELECT min(seq) FROM _onceward_awaited_messages WHERE session = ? AND type = ?)
 RETURNING media, body
 """
+# The row of the inbox goes first: while it is there, it shows that no step has taken the message.
 PRUNE: Final = """
 DELETE FROM _onceward_awaited_messages
  WHERE seq IN (SELECT seq
-                 FROM _onceward_awaited_messages
+                 FROM _onceward_awaited_messages AS k
                 WHERE came_at < :before
+                  AND NOT EXISTS (SELECT 1 FROM _onceward_inbox AS b
+                                   WHERE b.sender = k.sender AND b.id = k.message_id)
                 ORDER BY came_at LIMIT :limit)
+RETURNING sender, message_id
+"""
+# The dedup record of an id that its sender chose is never pruned.
+NOT_TAKEN: Final = """
+UPDATE _onceward_processed_messages SET outcome = 'dropped'
+ WHERE sender = ? AND message_id = ? AND consumer = ''
 """
 
 
@@ -103,4 +112,6 @@ def take(tx: StoreTransaction, session: str, type_name: str) -> AwaitedBody | No
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Delete a slice of the messages that no step took in time; return how many."""
-    return tx.run(PRUNE, {"before": before, "limit": limit})
+    gone = tx.rows(PRUNE, {"before": before, "limit": limit})
+    tx.many(NOT_TAKEN, gone)
+    return len(gone)

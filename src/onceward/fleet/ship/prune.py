@@ -177,7 +177,8 @@ def _old(source: Source, shape: Shape, after: int, end: str, before: int) -> lis
     with snapshot(source):
         for row in shape.rows(source.con, after, LAST):
             ended = shape.value(row, end)
-            if ended is not None and ended < before:
+            waits = shape.value(row, "waits_for")  # no step has taken it: its row will change
+            if ended is not None and ended < before and waits is None:
                 found.append(row)
                 budget.spend(row)
             if not budget.left:

@@ -88,6 +88,7 @@ def state(facts: DataFrame, rules: Rules) -> DataFrame:
         "verdict",
         expr(SENDER_SAYS).alias("sender_says"),
         expr(RECIPIENT_SAYS).alias("recipient_says"),
+        "waits_for",
         *(expr(f"timestamp_millis({at}) as {name}") for name, at in moments),
         "lane",
         *SEQUENCES,

@@ -10,10 +10,20 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
 
 from onceward.fleet.spark.order import lanes
 from onceward.fleet.spark.pairs import hours, pairs, percentiles, spans
-from onceward.fleet.summary import LISTED, LOOK_AT, SHOWN, Rows, Sums
+from onceward.fleet.summary import (
+    LISTED,
+    LOOK_AT,
+    SHOWN,
+    WAITS,
+    WAITS_BY,
+    WAITS_SUMS,
+    Rows,
+    Sums,
+)
 
 
 def write(frames: DataFrame, out: Path) -> None:
@@ -22,6 +32,7 @@ def write(frames: DataFrame, out: Path) -> None:
         "lanes": lambda: _write(lanes(frames), out / "lanes"),
         "pairs": lambda: _pairs(frames, out),
         "hours": lambda: _write(hours(frames), out / "hours"),
+        "waits": lambda: _write(_waits(frames), out / "waits"),
         "findings": lambda: _write(frames.where(f"verdict in {LOOK_AT}"), out / "findings"),
     }
     carried = inheritable_thread_target(frames.sparkSession)
@@ -30,6 +41,15 @@ def write(frames: DataFrame, out: Path) -> None:
     ) as pool:  # each has moments in which it has nothing for Spark to do
         for done in [pool.submit(carried(work)) for work in todo.values()]:
             done.result()
+
+
+def _waits(frames: DataFrame) -> DataFrame:
+    """Return what messages wait for; moments are milliseconds."""
+    numbered = frames.where(f"verdict in {WAITS}").withColumn(
+        "waits_until_at", expr("unix_millis(waits_until_at)")
+    )
+    sums = (expr(sql).alias(name) for name, sql in WAITS_SUMS.items())
+    return numbered.groupBy(*WAITS_BY).agg(*sums)
 
 
 def _pairs(frames: DataFrame, out: Path) -> None:
@@ -58,6 +78,7 @@ def sums(out: Path) -> Sums:
         spans=_table(out / "spans"),
         hours=hours,
         lanes=_table(out / "lanes"),
+        waits=_table(out / "waits"),
         examples=_dated(ds.dataset(out / "findings").head(LISTED, columns=SHOWN)),
     )
 

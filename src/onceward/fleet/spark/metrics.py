@@ -13,7 +13,8 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "outbox": (
         "_agent", "id", "recipient", "state", "attempts", "created_at", "sent_at", "ended_at",
     ),
-    "inbox": ("_agent", "id", "state", "attempts", "received_at", "ended_at"),
+    "inbox": ("_agent", "id", "state", "attempts", "received_at", "ended_at", "waits_for",
+              "waits_until_at"),
     "dead_letters": ("_agent", "id", "origin", "reason", "attempts", "created_at", "dead_at"),
     "peers": ("_agent", "name", "breaker", "failures", "due_at", "seen_at", "last_error"),
 }  # fmt: skip
@@ -100,4 +101,26 @@ def breakers(peers: DataFrame) -> DataFrame:
         "seen_at as last_reached",
         "due_at as rests_until",
         "last_error",
+    )
+
+
+def waiting(inbox: DataFrame, now: int) -> DataFrame:
+    """
+    Return per agent what its messages wait for now: their number, and when the first goes on.
+
+    ``overdue`` is how many should have gone on before *now*, in milliseconds; ``waits_for`` is
+    that of the view ``onceward_inbox``.
+    """
+    once = inbox.where("waits_for is not null").selectExpr(
+        "_agent as agent", "id", "waits_for", "waits_until_at"
+    )
+    late = f"count_if(waits_until_at < timestamp_millis({now}))"
+    return (
+        once.distinct()
+        .groupBy("agent", "waits_for")
+        .agg(
+            expr("count(*) as messages"),
+            expr(f"{late} as overdue"),
+            expr("min(waits_until_at) as next_at"),
+        )
     )

@@ -8,10 +8,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, expr
 from pyspark.sql.window import Window
 
+from onceward.fleet.summary import GAPS
+
 MARKS: Final = {
     "overtook": "mark_seq < handled_before",
     "arrived_late": "in_seq is not null and out_seq < sent_before",
-    "gap": "verdict in ('unprocessed', 'lost') and out_seq < handled_last",
+    "gap": f"verdict in {GAPS} and out_seq < handled_last",
 }
 """
 Findings about a message within its lane: it was handled before one that was accepted earlier;

@@ -41,7 +41,7 @@ def reconcile(
     how: Reporting = REPORTING,
     grace: SpanOption = GRACE,
     late_after: SpanOption = LATE,
-    fail_on: Literal["loss", "quarantine", "open"] = "quarantine",
+    fail_on: Literal["loss", "quarantine", "stuck", "open"] = "quarantine",
     engine: Engine = "auto",
     log: str | None = None,
     state: Path | None = None,
@@ -62,7 +62,8 @@ def reconcile(
     Args:
         grace: Messages that changed less than this long before the reading count as in flight.
         late_after: A message that took longer than this from send to effect is late.
-        fail_on: loss: fail for broken promises alone. open: also for undecided messages.
+        fail_on: loss: fail for broken promises alone. stuck: also for messages that are stuck at
+            their recipients. open: also for these and for undecided messages.
         engine: sqlite needs no extra. auto: Spark from 20 GiB, if it is installed.
         log: URI of a log that `ship` wrote; read in addition to the files, or alone.
         state: A file that is kept between runs: each run reads only new and unsettled messages.
@@ -114,7 +115,7 @@ def _on_spark(paths: tuple[str, ...], how: Reporting, rules: Rules, **more: Any)
 
 
 def _show(report: Report, how: Reporting, fail_on: FailOn) -> None:
-    from onceward.fleet.report import sentence  # noqa: PLC0415 - of this command only
+    from onceward.fleet.report import sentence, stuck_text  # noqa: PLC0415 - of this command only
 
     page = None if how.out is None else str(how.out / "report.html")
     found = report.as_dict() | {"report": page}
@@ -122,6 +123,8 @@ def _show(report: Report, how: Reporting, fail_on: FailOn) -> None:
     if how.style == "table":
         colour = "bold red" if report.failed(fail_on) else "green"
         said = f"\n[{colour}]{sentence(report)}[/]{f' The report: {page}' if page else ''}"
+        if report.stuck:
+            said += f"\n[yellow]{stuck_text(report)}[/]"
         Console(highlight=False).print(said, soft_wrap=True)
 
 

@@ -36,8 +36,8 @@ def metrics(*paths: Paths, how: Reporting = REPORTING, resume: Resume = False) -
     """
     Count messages per agent and hour, and dead letters by reason.
 
-    Throughput, depth, retries, dead letters by reason and hour, waiting times by recipient, and
-    peers that are currently not reached.
+    Throughput, depth, retries, dead letters by reason and hour, waiting times by recipient, what
+    handlers wait for, and peers that are currently not reached.
 
     Columns: agent, hour, sent, received, out_depth, in_depth, out_retries, in_retries, dead.
 
@@ -54,6 +54,7 @@ def metrics(*paths: Paths, how: Reporting = REPORTING, resume: Resume = False) -
             "hours": lambda: job.metrics(tables),
             "reasons": lambda: job.reasons(tables["dead_letters"]),
             "breakers": lambda: job.breakers(tables["peers"]),
+            "waiting": lambda: job.waiting(tables["inbox"], now),
             "waits": lambda: waits(tables["outbox"], tables["peers"], now),
         }
         kept = write(fleet, "metrics", out, made, resume=resume, on_step=on_step)
