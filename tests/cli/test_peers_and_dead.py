@@ -1,6 +1,9 @@
 """``peers``, ``dead``, ``pause`` and ``resume``: what an operator mends things with."""
 
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,3 +168,80 @@ def test_what_a_peer_may_send_is_said(cli: Cli, shop: Postbox) -> None:
     assert peer is not None
     assert peer.inbound_rule is not None
     assert peer.inbound_rule.types is None
+
+
+APP = """
+from onceward import Agent, Msg
+
+class Invoice(Msg, type="invoice"):
+    cents: int
+
+agent = Agent("shop")
+seen = []
+
+@agent.on(Invoice)
+def pay(invoice: Invoice) -> None:
+    seen.append(invoice.cents)
+"""
+
+
+@pytest.fixture
+def misfit(cli: Cli, home: Path, shop: Postbox, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the id of a dead letter whose body does not fit its handler's model."""
+    (home / "shop_app.py").write_text(APP, encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "shop_app", raising=False)
+    sent = shop.send("shop", {"cents": "ten"}, type="invoice")
+    assert cli("work", "shop.db", "shop_app:agent", "--once").code == 0
+    return sent
+
+
+def test_a_body_that_did_not_fit_is_corrected(cli: Cli, shop: Postbox, misfit: str) -> None:
+    """It is checked against the handler's model; the message keeps what it was, and when."""
+    words = ("dead", "edit", misfit, "--handlers", "shop_app:agent", "--body")
+    refused, ran = cli(*words, '{"cents": "20x"}'), cli(*words, '{"cents": 20}')
+    dead = shop.dead_letters.get(misfit)
+    assert dead is not None
+    [edit] = json.loads(str(dead.headers["bodyedits"]))
+
+    assert (2, 0, "") == (refused.code, ran.code, ran.err)
+    assert "cents: Input should be a valid integer" in refused.err
+    assert ({"cents": 20}, {"cents": "ten"}) == (dead.body, edit["data"])
+    assert dead.dead_at <= edit["at"]
+    assert 0 == cli("dead", "replay", misfit).code
+    assert 0 == cli("work", "shop.db", "shop_app:agent", "--once").code
+    assert [20] == sys.modules["shop_app"].seen
+
+
+def test_an_unchecked_edit_says_so(cli: Cli, shop: Postbox, misfit: str) -> None:
+    """Each edit keeps the body before it."""
+    first, second = (cli("dead", "edit", misfit, "--body", each) for each in ("[1]", "two"))
+    dead = shop.dead_letters.get(misfit)
+    assert dead is not None
+    edits = json.loads(str(dead.headers["bodyedits"]))
+
+    assert (0, 0, "two") == (first.code, second.code, dead.body)
+    assert "the body is not checked: no model of invoice is known; give --handlers\n" == second.err
+    assert [{"cents": "ten"}, [1]] == [each["data"] for each in edits]
+
+
+def test_a_sent_dead_letter_is_not_edited(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """It may have arrived with the body that it had."""
+    assert billing.agent
+    sent = shop.send("billing", {"n": 1}, ttl=0.0)
+    shop.run_until_idle()
+    ran = cli("dead", "edit", sent, "--body", "2")
+
+    assert (2, True) == (ran.code, "was sent, not received: send a corrected" in ran.err)
+
+
+def test_what_is_gone_is_not_edited(cli: Cli, misfit: str) -> None:
+    """The exit code tells it from a call without a body and without a terminal."""
+    assert 3 == cli("dead", "edit", "0000", "--body", "1").code
+    assert 2 == cli("dead", "edit", misfit).code
+
+
+def test_an_unknown_step_is_nothing_there(cli: Cli, misfit: str) -> None:
+    """The code tells it from a wrong option."""
+    ran = cli("dead", "replay", misfit, "--from-step", "zz")
+
+    assert (3, True) == (ran.code, "has no step zz: there are none" in ran.err)

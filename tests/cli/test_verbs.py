@@ -143,6 +143,8 @@ VERBS: dict[type, dict[str, str]] = {
     DeadLetters: {
         "list": "dead ls",
         "get": "show",
+        "edit": "dead edit",
+        "checks": "dead edit",
         "replay": "dead replay",
         "replay_all": "dead replay",
         "discard": "dead discard",

@@ -546,6 +546,8 @@ class AsyncDeadLetters(AsyncFace[DeadLetters]):
 
     list = awaitable(DeadLetters.list)
     get = awaitable(DeadLetters.get)
+    edit = awaitable(DeadLetters.edit)
+    checks = awaitable(DeadLetters.checks)
     replay = awaitable(DeadLetters.replay)
     replay_all = awaitable(DeadLetters.replay_all)
     discard = awaitable(DeadLetters.discard)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from onceward.api.features import STORING, forget_steps
 from onceward.core import dead_letters
 from onceward.core.dead_letters import DeadLetter
+from onceward.core.handle.invoke import find_handler
+from onceward.core.handle.signatures import Handler
 from onceward.core.send.outbox import Outbox
-from onceward.errors import InvalidArgument, OncewardError
+from onceward.errors import InvalidArgument, InvalidMessage, OncewardError
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checks_arguments
-from onceward.message.body import BYTES
+from onceward.message.body import BYTES, Payload, decode, encode
 from onceward.message.clock import Millis
+from onceward.message.error_text import error_text
 from onceward.message.frame import Frame
 from onceward.message.names import quoted, refuse_options
 from onceward.message.options import MessageOptions
@@ -66,8 +70,8 @@ class ReplayResult:
 class DeadLetters:
     """Messages that ended badly here, of both directions."""
 
-    def __init__(self, db: Database, outbox: Outbox) -> None:
-        self._db, self._outbox = db, outbox
+    def __init__(self, db: Database, outbox: Outbox, handlers: Sequence[Handler] = ()) -> None:
+        self._db, self._outbox, self._handlers = db, outbox, handlers
 
     def list(self, *, limit: int = 100, **which: Unpack[DeadLetterFilter]) -> list[DeadLetter]:
         """Return dead letters, oldest first."""
@@ -96,6 +100,50 @@ class DeadLetters:
         before = None if older_than is None else self._before(older_than)
         conditions = ANY | which | {"id": message_id, "before": before}
         return dead_letters.find(self._db, conditions, topic, limit=limit)
+
+    def edit(self, message_id: str, body: object, *, peer: str | None = None) -> DeadLetter:
+        """
+        Replace the body of a received dead letter, so that a replay can succeed; return it.
+
+        The body is checked against the handler of its type, if this postbox was opened with an
+        agent that has one. The header ``bodyedits`` keeps, as JSON, each earlier body and when it
+        was replaced, in milliseconds; it goes with the message. *peer* is the sender, if several
+        have a dead letter of this id.
+
+        Raises:
+            InvalidArgument: no such dead letter was received here.
+            InvalidMessage: the body does not fit; nothing was changed.
+            Conflict: another process replayed, discarded or edited it just now.
+
+        """
+        dead = self.get(message_id, peer=peer)
+        if dead is None:
+            raise InvalidArgument(f"no dead letter {message_id}: list them first")
+        if dead.origin == "outbox":
+            msg = f"dead letter {message_id} was sent, not received: send a corrected message"
+            raise InvalidArgument(msg)
+        payload = encode(body)
+        self._check(payload, dead.frame)
+        self._db.write(lambda tx: dead_letters.edit(tx, dead.seq, dead.text, payload))
+        return next(iter(dead_letters.of_seq(self._db, dead.seq)), dead)
+
+    def checks(self, kind: str, topic: str | None = None) -> bool:
+        """Return whether ``edit`` checks bodies of a type or topic: a handler has a model of it."""
+        return self._model(kind, topic) is not None
+
+    def _check(self, body: Payload, frame: Frame) -> None:
+        value, wanted = json.loads(body.text), self._model(frame.type, frame.topic)
+        binary = value if body.media == BYTES else None
+        try:
+            decode(None if binary else value, binary, wanted)
+        except InvalidMessage:
+            raise
+        except Exception as error:  # a validator of the user's own class
+            raise InvalidMessage(f"body does not fit: {error_text(error)}") from error
+
+    def _model(self, kind: str, topic: str | None) -> Any:
+        handler = find_handler(self._handlers, kind, topic)
+        return None if handler is None else handler.body
 
     def replay(
         self,

@@ -366,7 +366,8 @@ class Postbox(Session, EventSource):
         """Messages that ended badly here."""
         from onceward.api.dead_letters import DeadLetters  # noqa: PLC0415 - rarely needed
 
-        return DeadLetters(self._db, self._outbox)
+        handlers = self._handlers.handlers if self._handlers else ()
+        return DeadLetters(self._db, self._outbox, handlers)
 
     @cached_property
     def agents(self) -> Agents:

@@ -15,7 +15,9 @@ from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
 from onceward.file.sql_parts import column_names, columns
 from onceward.file.transaction import StoreTransaction, bump
+from onceward.message.body import Payload
 from onceward.message.clock import Millis
+from onceward.message.frame import digest, with_body
 from onceward.message.record import MessageRecord
 from onceward.message.topics import check_pattern, matches
 from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, DeadLetterOrigin, Reason
@@ -118,6 +120,11 @@ UNMARK: Final = """
 DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'
 """
 DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
+# Not if another process has edited it meanwhile.
+EDIT: Final = """
+UPDATE _onceward_dead_letters SET frame = :edited, digest = :digest
+ WHERE seq = :seq AND origin = 'inbox' AND frame = :frame
+"""
 SENT_UNTIL: Final = (
     " RETURNING CASE origin WHEN 'outbox' THEN max(dead_at, coalesce(late_at, 0)) END"
 )
@@ -289,6 +296,20 @@ def _replay_to_inbox(
     lanes.set_heads(tx, [lane_id])
 
 
+def edit(tx: StoreTransaction, seq: int, frame: str, body: Payload) -> None:
+    """
+    Replace the body of a received dead letter whose stored frame is *frame*.
+
+    Raises:
+        Conflict: it is gone, or has changed since it was read.
+
+    """
+    edited = with_body(frame, body, tx.now)
+    named = {"seq": seq, "frame": frame, "edited": edited, "digest": digest(edited)}
+    if not tx.run(EDIT, named):
+        raise Conflict("that dead letter is gone, or was edited meanwhile: look at it again")
+
+
 def discard(tx: StoreTransaction, seq: int) -> bool:
     """
     Delete a dead letter; return whether it existed.
@@ -299,6 +320,12 @@ def discard(tx: StoreTransaction, seq: int) -> bool:
     if sent := [at for (at,) in gone if at is not None]:
         note_pruned(tx, max(sent) + 1)
     return bool(gone)
+
+
+def of_seq(db: Database, seq: int) -> list[DeadLetter]:
+    """Return the dead letter of that number, if it still exists."""
+    rows = db.ask(BY_SEQ, (json.dumps([seq]),))
+    return [DeadLetter(**dict(zip(COLUMNS, row, strict=True))) for row in rows]
 
 
 def of_id(db: Database, message_id: str) -> list[DeadLetter]:

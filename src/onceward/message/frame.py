@@ -2,8 +2,8 @@
 Compose and parse frames: one message as it travels, CloudEvents 1.0 in JSON.
 
 The same text is in the sender's outbox, on the wire and in the recipient's inbox. It is composed
-once, at send, and never rewritten. No object in it has a key twice: readers would disagree on the
-value.
+once, at send, and never rewritten, unless an operator edits the body of a dead letter at its
+recipient. No object in it has a key twice: readers would disagree on the value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic_core import from_json, to_json
 
 from onceward.errors import InvalidMessage
-from onceward.message.body import BYTES, JSON, canonical, encode
+from onceward.message.body import BYTES, JSON, Payload, canonical, encode
 from onceward.message.clock import Millis, iso
 from onceward.message.names import AGENT, DEFAULT_SESSION, byte_length, quoted
 from onceward.message.validators import REPLY_SCHEMA_MAX
@@ -236,6 +236,17 @@ _kept: tuple[dict[str, Frame], ...] = ()
 """Frames of the last parcels by their texts, for each parcel."""
 
 
+def with_body(text: str, body: Payload, now: Millis) -> str:
+    """Return a frame's text with another body; its header of edits keeps the one that it had."""
+    found = json.loads(text)
+    before = {name: found.pop(name) for name in ("data", "data_base64") if name in found}
+    edits = [*json.loads(found.get(EDITS, "[]")), {"at": now} | before]
+    found.pop(BODY_ERROR, None)
+    found |= {EDITS: json.dumps(edits), "datacontenttype": body.media}
+    found["data_base64" if body.media == BYTES else "data"] = json.loads(body.text)
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
 def keep_until_handled(frames: dict[str, Frame]) -> None:
     """Keep a parcel's frames by text for workers of this process; drop the oldest parcel's."""
     global _kept  # noqa: PLW0603 - a tuple that is replaced needs no lock: readers see either
@@ -285,7 +296,9 @@ def _without_nulls(found: Any) -> Any:
 
 BODY_ERROR: Final = "bodyerror"
 """Extension attribute that says why a message has no body."""
-RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields) | {BODY_ERROR}
+EDITS: Final = "bodyedits"
+"""Extension attribute with the bodies that a message had before each edit, and when, as JSON."""
+RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields) | {BODY_ERROR, EDITS}
 
 
 def check_extension(name: str, value: object) -> None:

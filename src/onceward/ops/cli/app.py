@@ -62,6 +62,7 @@ TABLE: Final = (
     ("keys", "keys", "new add ls rotate remove"),
     ("peers", "peers", "ls add allow remove reset subscribe unsubscribe ping"),
     ("dead", "dead", "ls replay discard"),
+    ("dead_edit", "dead", "edit"),
     ("queue", "sessions", "ls set reorder discard pause resume remove"),
     ("runs", "sessions", "runs run abort"),
     ("poll", "sessions", "stats"),

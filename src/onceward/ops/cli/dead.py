@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from onceward import Postbox
+from onceward.errors import InvalidArgument
 from onceward.file.read_only import FileReader
 from onceward.ops.cli.choice import Choice, Filter, Outcome, by_id, in_bulk
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan
-from onceward.ops.cli.exit_codes import Usage
+from onceward.ops.cli.exit_codes import NothingThere, Usage
 from onceward.ops.cli.options import Limit, Quiet, said
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.stdin import confirm
@@ -79,9 +80,14 @@ def replay(
         raise Usage("--from-step and --without-steps work on single dead letters: give their ids")
 
     def one(box: Postbox, message_id: str) -> str:
-        return box.dead_letters.replay(
-            message_id, as_new=as_new, from_step=from_step, without_steps=without_steps
-        )
+        try:
+            return box.dead_letters.replay(
+                message_id, as_new=as_new, from_step=from_step, without_steps=without_steps
+            )
+        except InvalidArgument as error:
+            if f"has no step {from_step}:" in str(error):
+                raise NothingThere(str(error)) from error
+            raise
 
     def bulk(box: Postbox, which: dict[str, Any]) -> Outcome:
         replays = box.dead_letters.replay_all(as_new=as_new, rate=rate, **which)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward import Postbox
-from onceward.errors import OncewardError
+from onceward.errors import InvalidArgument, OncewardError
 
 MOST: Final = 1000
 """Dead letters that one action replays or discards."""
@@ -71,6 +71,8 @@ class Action:
     """Page that shows the outcome: the agent's, or that of a message or a session."""
     asks: str = ""
     """The label of its form's text; empty if it has none."""
+    of_reply: bool = False
+    """Whether that text answers a request, which may say which fields it expects."""
     in_bulk: bool = False
     of_session: bool = False
     """Whether its object is in a session, which the address may name for the link back."""
@@ -145,6 +147,13 @@ def _parsed(text: str) -> Any:
 def _replay(box: Postbox, message_id: str) -> Outcome:
     replayed = box.dead_letters.replay(message_id)
     return Outcome(f"message {replayed} waits to be sent or handled again")
+
+
+def _edit(box: Postbox, given: Given) -> Outcome:
+    if not given.body.strip():
+        raise InvalidArgument("the corrected body is missing: write it, or null for none")
+    box.dead_letters.edit(given.id, _parsed(given.body))
+    return Outcome("its body is replaced: replay it now")
 
 
 def _discard(box: Postbox, message_id: str) -> Outcome:
@@ -225,7 +234,14 @@ ACTIONS: Final = {
     "answer": Action(
         title="Answer a request", short="Answer", run=_answer,
         meaning="The answer is sent, and the request ends, in one commit.",
-        needs_id=True, back="message", asks="The answer, as JSON or plain text",
+        needs_id=True, back="message", asks="The answer, as JSON or plain text", of_reply=True,
+    ),
+    "edit": Action(
+        title="Edit a dead letter", short="Edit", run=_edit,
+        meaning="Its body is replaced, so that a replay can succeed. The message keeps each "
+        "earlier body. No model checks the new one here: onceward dead edit --handlers does.",
+        undone="There is no undo, but it can be edited again.",
+        needs_id=True, back="message", asks="The corrected body, as JSON or plain text",
     ),
     "replay": Action(
         title="Replay a dead letter", short="Replay", run=_each(_replay),

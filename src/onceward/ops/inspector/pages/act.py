@@ -44,7 +44,7 @@ def confirm(request: Request) -> Response:
         "confirm.html",
         action=action,
         given=given,
-        fields=_expected(site, key, given) if action.asks else (),
+        fields=_expected(site, key, given) if action.of_reply else (),
         matching=_matching(site, key, given) if action.in_bulk else None,
         back=_back(key, action, given),
     )
@@ -56,7 +56,7 @@ async def act(request: Request) -> Response:
     site, form = await own_form(request)
     given = _given(action, form)
     key = request.path_params["key"]
-    reply = partial(_reply, site, key, given, form) if action.asks and not given.body else None
+    reply = partial(_reply, site, key, given, form) if action.of_reply and not given.body else None
     told, undo = await run_in_threadpool(_done, site, request, action, given, reply)
     return told_at(site, _back(key, action, given), told, undo)
 
