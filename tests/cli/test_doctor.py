@@ -640,7 +640,7 @@ def test_messages_that_wait_are_counted_where_nothing_is_amiss(
     paused = found(cli, "billing", "handling")
 
     assert "6 messages are due, none for longer than a minute" == due
-    assert "6 messages wait, none of them ready for longer than a minute" == fresh
+    assert "6 messages wait, none ready for longer than a minute" == fresh
     assert "6 messages wait until the agent is resumed" == paused
     assert "no message waits" == found(cli, "shop", "handling")
 

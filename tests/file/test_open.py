@@ -435,3 +435,14 @@ def test_commits_that_cannot_be_read_are_not_left_out(closed: Path) -> None:
 
     with pytest.raises(ReadOnlyStore), read_only.opened(closed):
         pass
+
+
+def test_a_path_that_sqlite_cannot_open_is_told_with_its_length(tmp_path: Path) -> None:
+    """No permission is at fault; the longest allowed path works."""
+    folder = tmp_path / ("a" * 200) / ("b" * 150)
+    folder.mkdir(parents=True)
+    room = 504 - len(f"{folder}/") - len(".db")
+    Postbox(folder / f"{'c' * room}.db", agent="shop", start=False).close()
+
+    with pytest.raises(InvalidArgument, match="the path has 505 bytes, and SQLite opens at"):
+        Postbox(folder / f"{'c' * (room + 1)}.db", agent="shop", start=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from onceward import Settings
 from onceward.errors import InvalidArgument
+from onceward.file.environment import load_settings
 from onceward.message.times import moment, point, seconds
 
 NOW = 1_767_225_600_000
@@ -109,3 +111,24 @@ def test_a_setting_refuses_what_is_no_span(given: Any) -> None:
     """The error names the setting."""
     with pytest.raises(InvalidArgument, match="retention"):
         Settings.merge(None, {"retention": given})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (NEW_YEAR.replace(tzinfo=None), "at 2026-01-01 00:00:00 has no time zone: add one, as in"),
+        (datetime(2300, 1, 1, tzinfo=UTC), "2300-01-01 00:00:00+00:00 is after 2286-11-20, the"),
+        ("2300-01-01T00:00:00Z", "at 2300-01-01 00:00:00+00:00 is after 2286-11-20, the last"),
+        ("tomorrow", "at 'tomorrow' is not a moment: write 2026-01-31T12:00:00Z"),
+    ],
+)
+def test_a_moment_that_cannot_be_is_told_why(given: datetime | str, said: str) -> None:
+    """With the value as it was given, and what is allowed there."""
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        point("at", given)
+
+
+def test_a_setting_that_is_no_span_is_told_which_forms_are_allowed() -> None:
+    """As every other span is."""
+    with pytest.raises(InvalidArgument, match="write 5m, 2h30m"):
+        load_settings(None, {"lease": "soon"})

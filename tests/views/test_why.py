@@ -213,7 +213,9 @@ def test_an_open_breaker_is_to_be_acted_on(home: Home) -> None:
 
     assert ("breaker open", "act") == (found.reason, found.level)
     assert "its circuit breaker is open" in found.text(home.clock.now())
-    assert "onceward peers reset billing --agent shop" == found.cure
+    assert found.cure == (
+        "onceward peers add billing URL --agent shop, or onceward init billing in its home"
+    )
 
 
 def test_a_message_in_another_file_is_stored_there(home: Home) -> None:

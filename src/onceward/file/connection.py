@@ -65,6 +65,8 @@ PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
     CACHE,  # 16 MiB: a million pending rows must not make the process large
 )
+LONGEST_PATH: Final = 504
+"""Bytes of the longest path that SQLite opens: it appends up to 8 to it, within 512."""
 REPEATS: Final = 10
 """Times that a read is repeated because the schema was changed meanwhile."""
 CLOSED_ERRORS: Final = (apsw.ConnectionClosedError, apsw.CursorClosedError)
@@ -320,12 +322,17 @@ def _busy(error: apsw.Error, path: Path | str) -> Busy:
     return Busy(f"{path}: other writers {did}; nothing was written, try again")
 
 
-def _not_opened(error: apsw.Error, path: Path | str) -> ReadOnlyStore | StoreFault:
+def _not_opened(error: apsw.Error, path: Path | str) -> OncewardError:
     """Return the error for a file that cannot be opened or written: a limit or permissions."""
     if isinstance(error, apsw.CantOpenError) and not descriptors_left():
         return StoreFault(
             f"{path}: this process has reached its limit of {files_limit()} open files:"
             " raise its limit (ulimit -n), or open fewer files; nothing was written"
+        )
+    if isinstance(error, apsw.CantOpenError) and len(os.fsencode(path)) > LONGEST_PATH:
+        return InvalidArgument(
+            f"{path}: the path has {len(os.fsencode(path))} bytes, and SQLite opens at most"
+            f" {LONGEST_PATH}: use a shorter one, such as a folder nearer to the root"
         )
     if isinstance(error, apsw.CantOpenError) and path and not Path(path).exists():
         return StoreFault(

@@ -27,7 +27,7 @@ from onceward.message.ids import IdSource
 from onceward.message.names import PREFIX, no_option
 from onceward.message.parcel import Durability
 from onceward.message.retry import RetryPolicy, exponential
-from onceward.message.times import WHOLE, Span, seconds
+from onceward.message.times import Span, seconds
 from onceward.message.validators import describe_errors
 from onceward.message.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
 
@@ -121,8 +121,7 @@ class Controls:
 
 def _spelled(value: Any) -> Any:
     """Read a timedelta, or a duration as text, such as 7d; leave other values to the field."""
-    text = isinstance(value, str) and WHOLE.fullmatch(value)
-    return seconds("it", value) if text or isinstance(value, timedelta) else value
+    return seconds("it", value) if isinstance(value, str | timedelta) else value
 
 
 Spelled = BeforeValidator(_spelled)

@@ -92,18 +92,23 @@ def moment(field: str, given: Moment, now: Millis) -> Millis:
         return _before(field, given, now)
     if isinstance(given, str) and (PLAIN.fullmatch(given) or WHOLE.fullmatch(given)):
         return _before(field, given, now)
+    if isinstance(given, str):
+        given = _date(field, given, InvalidArgument, ", or a duration ago, such as 2h")
     return point(field, given)
 
 
 def point(field: str, given: Point, *, error: type[InvalidArgument] = InvalidArgument) -> Millis:
     """Return a moment that is not a duration, in milliseconds; raise *error* as ``moment`` does."""
     if isinstance(given, str):
-        given = _date(field, given, error)
+        given = _date(field, given, error, "")
     if isinstance(given, datetime):
         if given.tzinfo is None:
-            msg = f"{field} {given} has no time zone: write datetime.now(UTC), or astimezone()"
-            raise error(msg)
+            cure = "add one, as in replace(tzinfo=UTC) or astimezone()"
+            raise error(f"{field} {given} has no time zone: {cure}")
+        told = given
         given = round(1000 * given.timestamp())
+        if given >= LAST:
+            raise error(f"{field} {told} is after 2286-11-20, the last date that is stored")
     if isinstance(given, bool) or not isinstance(given, int | float) or not _meant(given):
         raise error(
             f"{field} {quoted(given)} is not a moment: give a datetime, or milliseconds since 1970"
@@ -117,13 +122,12 @@ def _meant(number: float) -> bool:
     return number == 0 or FIRST <= number < LAST
 
 
-def _date(field: str, text: str, error: type[InvalidArgument]) -> datetime:
+def _date(field: str, text: str, error: type[InvalidArgument], other: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise error(
-            f"{field} {quoted(text)} is not a moment: write 2026-01-31T12:00:00Z,"
-            " or a duration ago, such as 2h"
+            f"{field} {quoted(text)} is not a moment: write 2026-01-31T12:00:00Z{other}"
         ) from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 

@@ -23,9 +23,9 @@ from onceward.ops.cli.handles import holders, writer
 from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
 from onceward.ops.views import lists
-from onceward.ops.views.overview import stats
-from onceward.ops.views.waiting import UNTAKEN_AFTER, due, unhandled, untaken
-from onceward.ops.views.why import Why, agent_whys
+from onceward.ops.views.overview import file_facts, stats
+from onceward.ops.views.waiting import due, unhandled, untaken
+from onceward.ops.views.why import Why, agent_whys, many, no_address
 from onceward.types import Health
 
 Level = Literal["ok", "warning", "serious"]
@@ -328,26 +328,37 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
     """Examine messages that are due but wait: for a relay, or for a recipient without a file."""
     now = SystemClock().now()
     rows = due(found, now)
-    urls, warned = {peer.name: peer.url for peer in box.peers.list()}, False
+    urls, nowhere = {peer.name: peer.url for peer in box.peers.list()}, set[str]()
     for row in rows:
         name = row.recipient
         if not urls.get(name) and not box.file.path.with_name(f"{name}.db").exists():
-            said = f"{row.messages} messages for {name}, which has neither url nor file"
-            add, warned = f"onceward peers add {name} URL", True
-            yield warning("delivery", said, f"{add}, or onceward init {name} in the same home")
+            said = f"{many(row.messages, 'message')} for {name}, which has neither url nor file"
+            nowhere.add(name)
+            yield warning("delivery", said, no_address(name, box.agent))
+    if file_facts(found).paused_at is not None:  # no relay would deliver them
+        if not nowhere:
+            count = sum(row.messages for row in rows)
+            yield ok("delivery", _waiting(count, " until the agent is resumed"))
+        return
     away = {peer.name for peer in lists.peers(found) if peer.failing or peer.failures}
+    warned = bool(nowhere)
     for row in rows:
-        if now - row.oldest_at > MINUTE:
+        if now - row.oldest_at > MINUTE and row.recipient not in nowhere:
             name, oldest = row.recipient, ago(row.oldest_at, now)
-            said = f"{row.messages} messages for {name} are due, the oldest from {oldest}"
+            said = f"{many(row.messages, 'message')} due for {name}, the oldest from {oldest}"
             repair = f"repair {name}: onceward peers ls --db {box.file.path}"
             run, warned = f"keep onceward relay {box.file.path} running, or a worker", True
             yield warning("delivery", said, repair if name in away else run)
     if not warned:
         count = sum(row.messages for row in rows)
-        said = f"{count} messages are due, none for longer than a minute"
+        are = "1 message is" if count == 1 else f"{count} messages are"
+        said = f"{are} due, none for longer than a minute"
         said = said if count else "none is due"
         yield ok("delivery", said)
+
+
+def _waiting(count: int, what: str) -> str:
+    return f"1 message waits{what}" if count == 1 else f"{count} messages wait{what}"
 
 
 def _lanes(count: int) -> str:
@@ -367,15 +378,14 @@ def handling(health: Health, found: FileReader, path: Path) -> Finding:
     if not count:
         return ok("handling", "no message waits")
     if health.paused:
-        return ok("handling", f"{count} messages wait until the agent is resumed")
-    row = unhandled(found, now)
-    if row.oldest_at is None:
-        return ok("handling", f"{count} messages wait for a retry, a reply, or a run's end")
-    waited = now - row.oldest_at
-    taken = waited < UNTAKEN_AFTER or untaken(found, now) is None
-    if taken and waited <= MINUTE:
-        return ok("handling", f"{count} messages wait, none of them ready for longer than a minute")
-    said = f"messages wait in {_lanes(row.lanes)}, the oldest from {ago(row.oldest_at, now)}"
+        return ok("handling", _waiting(count, " until the agent is resumed"))
+    row, since_at = unhandled(found, now), untaken(found, now)
+    if row.oldest_at is None and since_at is None:
+        return ok("handling", _waiting(count, " for a retry, a reply, or a run's end"))
+    taken, oldest_at = since_at is None, min(filter(None, (row.oldest_at, since_at)))
+    if taken and now - oldest_at <= MINUTE:
+        return ok("handling", _waiting(count, ", none ready for longer than a minute"))
+    said = f"messages wait in {_lanes(max(1, row.lanes))}, the oldest from {ago(oldest_at, now)}"
     if taken and row.leased:
         leased = f"onceward ls lanes --state leased --db {path} lists the leased lanes"
         why = "a handler hangs, is slow, needs more workers, or waits in box.ask for this one"

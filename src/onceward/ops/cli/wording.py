@@ -30,7 +30,7 @@ PHRASES: Final = {
     "give a datetime, or milliseconds since 1970 (1000 times time.time())": (
         "write 2026-01-31T12:00:00Z, or milliseconds since 1970"
     ),
-    "write datetime.now(UTC), or astimezone()": "end it in Z or in +02:00",
+    "add one, as in replace(tzinfo=UTC) or astimezone()": "end it in Z or in +02:00",
 }
 """Whole phrases of the library, in the words of the shell's user."""
 SWITCH: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=True\b")

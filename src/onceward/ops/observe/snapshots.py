@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -19,6 +20,7 @@ from onceward.errors import OncewardError
 from onceward.file.read_only import opened
 from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.names import DIRECTORY
+from onceward.ops.views import waiting
 from onceward.ops.views.overview import Overview, overview
 
 SETTLED: Final = 2_000_000_000
@@ -45,6 +47,8 @@ class FileSnapshot:
     settled: bool = False
     """Whether a later change would show in the stamp."""
     overview: Overview | None = None
+    idle: Callable[[Millis], tuple[str, ...]] = field(default=lambda _: (), compare=False)
+    """Returns words for messages that no process handles or delivers at a moment."""
     problem: str | None = None
     """Why the file cannot be read; None if it can."""
 
@@ -122,6 +126,7 @@ def read_snapshot(path: Path, now: Millis) -> FileSnapshot:
         with opened(path, wait=WAIT_FOR) as reader:
             reader.hold()
             found = overview(reader)
+            idle = partial(waiting.idle, found, *waiting.processes(reader, found, now))
     except (OncewardError, OSError) as error:
         return FileSnapshot(path=path, agent=path.stem, taken_at=now, problem=str(error))
     return FileSnapshot(
@@ -131,6 +136,7 @@ def read_snapshot(path: Path, now: Millis) -> FileSnapshot:
         stamp=stamp,
         settled=settled,
         overview=found,
+        idle=idle,
     )
 
 

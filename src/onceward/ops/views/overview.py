@@ -166,6 +166,7 @@ SELECT count(*)
           FROM onceward_schedules WHERE name > '' ORDER BY name LIMIT {MANY})
  WHERE last_error IS NOT NULL AND paused_at IS NULL
 """
+QUESTION_AND_SCHEDULES: Final = f"SELECT ({QUESTION}), ({SCHEDULES_FAILING})"
 # Columns after the frame are read once per group: they cost the size of the frame.
 DEAD: Final = f"""
 SELECT g.reason, g.type, g.letters,
@@ -200,8 +201,7 @@ def overview(source: Source) -> Overview:
     """Return the numbers of a file."""
     [(breakers_open, peers_failing)] = source.rows(PEER_COUNTS)
     [(runs_open, run_oldest_at, calls_left, run_queue, paused_at)] = source.rows(RUN_COUNTS)
-    [(question_oldest_at,)] = source.rows(QUESTION)
-    [(schedules_failing,)] = source.rows(SCHEDULES_FAILING)
+    [(question_oldest_at, schedules_failing)] = source.rows(QUESTION_AND_SCHEDULES)
     outbox, inbox_oldest_at = _backlog(source.rows(BACKLOG))
     facts = file_facts(source)
     pauses = [at for at in (facts.paused_at, paused_at) if at is not None]

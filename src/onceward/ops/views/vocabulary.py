@@ -14,11 +14,13 @@ Level = Literal["act", "wait", "ok"]
 
 TROUBLES: Final = ("paused", "breaker open", "dead letters", "schedule failing", "failing")
 """Words for the reasons that hold messages of an agent back, the worst first."""
+IDLE: Final = ("untaken", "undelivered")
+"""Words for messages that no process handles or delivers."""
 UNREADABLE: Final = "unreadable"
 UNREAD: Final = "not read"
 """State of an agent whose file was not read yet."""
 WELL: Final = "ok"
-SEVERITY: Final = (UNREADABLE, *TROUBLES, WELL, UNREAD)
+SEVERITY: Final = (UNREADABLE, *TROUBLES, *IDLE, WELL, UNREAD)
 """States of agents, those that need a person first."""
 
 ACT: Final = frozenset({UNREADABLE, *TROUBLES, "failed", "dead", "given_up"}) - {"failing"} | {
@@ -26,8 +28,8 @@ ACT: Final = frozenset({UNREADABLE, *TROUBLES, "failed", "dead", "given_up"}) - 
 }  # fmt: skip
 """States that last until a person acts."""
 WAIT: Final = frozenset({
-    "failing", "pending", "sending", "sent", "waiting", "ready", "retrying", "breaker half_open",
-    "draining", "withdrawn",
+    *IDLE, "failing", "pending", "sending", "sent", "waiting", "ready", "retrying",
+    "breaker half_open", "draining", "withdrawn",
 })  # fmt: skip
 """States that continue by themselves: a failing lane is retried."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
-from onceward.file.file_checks import is_dead
+from onceward.file.file_checks import LEFT_GLOB, is_dead
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import Source, lanes_held, matches, values
-from onceward.ops.views.overview import MANY
+from onceward.ops.views.overview import MANY, Overview
 
 SOME: Final = 100
 """Lanes of a kind among which the message that waits longest is sought."""
@@ -24,6 +25,48 @@ class Due:
     recipient: str
     messages: int
     oldest_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """Whether workers take the messages of an inbox."""
+
+    owners: tuple[str, ...]
+    """Owners of leases that have time left."""
+    ready_at: Millis | None
+    """When the oldest message that waits or is leased became ready."""
+    handled_at: Millis
+
+    def untaken(self, now: Millis) -> Millis | None:
+        """
+        Return when the oldest untaken message became ready; None if workers take messages.
+
+        A lease whose process has ended shows at once that they do not.
+        """
+        if any(not is_dead(owner) for owner in self.owners) or self.ready_at is None:
+            return None
+        waits = now - max(self.ready_at, self.handled_at)
+        return self.ready_at if self.owners or waits >= UNTAKEN_AFTER else None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Whether a process delivers the messages of an outbox."""
+
+    since_at: Millis | None
+    """Since when the oldest deliverable message waits."""
+    owner: str | None
+    """The owner of its peer's lease."""
+    told: bool
+    """Whether its peer fails or fetches its messages: another reason names that."""
+
+    def stays(self, now: Millis) -> Millis | None:
+        """Return since when the oldest message waits for a process; None if one delivers."""
+        if self.since_at is None or self.told:
+            return None
+        if self.owner is not None:
+            return self.since_at if is_dead(self.owner) else None
+        return self.since_at if now - self.since_at >= UNTAKEN_AFTER else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +165,11 @@ SELECT min(max(b.received_at, CASE WHEN w.owner IS NULL THEN coalesce(w.due_at, 
 HANDLED_AT: Final = """
 SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq DESC LIMIT 1
 """
+PROCESSES: Final = f"""
+SELECT (SELECT json_group_array(owner) FROM ({LEASED_BY.strip()})), ({READY_SINCE.strip()}),
+       ({HANDLED_AT.strip()}), p.owner, p.failures > 0 OR p.last_error GLOB :left
+  FROM (SELECT 1) LEFT JOIN onceward_peers AS p ON p.name = :name
+"""
 # A lane that waits for a reply has a due time: its timeout, or never.
 QUESTIONS: Final = f"""
 SELECT {columns(Question, lanes="count(*) OVER ()")}
@@ -178,13 +226,41 @@ def untaken(source: Source, now: Millis) -> Millis | None:
     Workers take messages if a lane is leased to a live process, or a message was handled
     recently. The lease of an ended process does not count.
     """
-    if any(not is_dead(owner) for (owner,) in source.rows(LEASED_BY, {"now": now})):
-        return None
-    [(since_at,)] = source.rows(READY_SINCE, {"now": now})
-    handled_at = next((int(at) for (at,) in source.rows(HANDLED_AT)), 0)
-    if since_at is None or now - max(since_at, handled_at) < UNTAKEN_AFTER:
-        return None
-    return int(since_at)
+    return taking(source, now).untaken(now)
+
+
+def taking(source: Source, now: Millis) -> Taking:
+    """Return what tells whether workers take messages."""
+    return _both(source, "", None, now)[0]
+
+
+def leaving(source: Source, found: Overview, now: Millis) -> Leaving:
+    """Return what tells whether a process delivers the messages of an outbox."""
+    return processes(source, found, now)[1]
+
+
+def processes(source: Source, found: Overview, now: Millis) -> tuple[Taking, Leaving]:
+    """Return what tells whether processes take and deliver messages, in one statement."""
+    name, since_at = min(found.outbox, key=lambda each: each[1], default=("", None))
+    return _both(source, name, since_at, now)
+
+
+def _both(
+    source: Source, peer: str, since_at: Millis | None, now: Millis
+) -> tuple[Taking, Leaving]:
+    """Return it, where the oldest message of the outbox waits for *peer* since a moment."""
+    named = {"now": now, "name": peer, "left": LEFT_GLOB}
+    [(owners, ready_at, handled_at, owner, told)] = source.rows(PROCESSES, named)
+    taken = Taking(tuple(json.loads(owners)), ready_at, handled_at or 0)
+    return taken, Leaving(since_at, owner, told=bool(told))
+
+
+def idle(found: Overview, taken: Taking, leaving: Leaving, now: Millis) -> tuple[str, ...]:
+    """Return words for messages that no process handles or delivers, as an overview has them."""
+    if found.file.paused_at is not None:
+        return ()
+    untaken = found.incoming and taken.untaken(now) is not None
+    return ("untaken",) * bool(untaken) + ("undelivered",) * (leaving.stays(now) is not None)
 
 
 def questions(source: Source, session: str | None, limit: int) -> tuple[Question, ...]:

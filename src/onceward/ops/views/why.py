@@ -90,6 +90,12 @@ SELECT id FROM onceward_outbox
 INBOX_ROW: Final = f"""
 SELECT {messages.COLUMNS["inbox"]} FROM onceward_inbox WHERE sender = :sender AND id = :id
 """
+AWAITED: Final = f"""
+SELECT message_id, name, awaits, due_at, count(*) OVER ()
+  FROM (SELECT * FROM onceward_steps WHERE state = 'waiting' AND awaits IS NOT NULL
+         ORDER BY seq LIMIT {overview.MANY})
+ ORDER BY seq LIMIT 1
+"""
 PEER: Final = f"SELECT {columns(lists.Peer)} FROM onceward_peers WHERE name = :name"
 
 
@@ -390,13 +396,14 @@ def peer_why(source: Source, name: str) -> Why | None:
     peer = found[0]
     agent = overview.file_facts(source).agent
     tried = f"Pushes to {name} failed {_times(peer.failures)} in a row{_cause(peer.last_error)}"
+    nowhere = None if _has_address(source, peer) else no_address(name, agent)
     if peer.breaker != "closed":
         return Why(
             reason="breaker open",
             parts=(f"{tried}: its circuit breaker is open", *_next(peer.due_at)),
             level="act",
             until_at=peer.due_at,
-            cure=f"onceward peers reset {name} --agent {agent}",
+            cure=nowhere or f"onceward peers reset {name} --agent {agent}",
             of=name,
         )
     if not peer.failures and peer.last_error and fnmatchcase(peer.last_error, LEFT_GLOB):
@@ -414,11 +421,22 @@ def peer_why(source: Source, name: str) -> Why | None:
             parts=(tried, *_next(peer.due_at)),
             level="act" if peer.failing else "wait",
             until_at=peer.due_at,
-            cure=f"onceward peers ls --agent {agent}",
+            cure=nowhere or f"onceward peers ls --agent {agent}",
             of=name,
         )
     seen = () if peer.seen_at is None else ("; it answered ", peer.seen_at, " ago")
     return Why(reason="reachable", parts=(f"{name} takes messages", *seen), level="ok")
+
+
+def _has_address(source: Source, peer: lists.Peer) -> bool:
+    """Return whether a peer has a url or, as far as it can be known here, a file in the home."""
+    path = getattr(source, "path", None)
+    return bool(peer.url) or path is None or path.with_name(f"{peer.name}.db").exists()
+
+
+def no_address(name: str, agent: str) -> str:
+    """Return the cure for a peer that has neither a url nor a file."""
+    return f"onceward peers add {name} URL --agent {agent}, or onceward init {name} in its home"
 
 
 def lane_why(source: Source, lane: lists.Lane, now: Millis) -> Why:
@@ -436,7 +454,7 @@ def session_why(source: Source, session: str) -> Why:
     queue, agent = lists.session_queue(source, session), overview.file_facts(source).agent
     if queue is None:
         return Why(reason="no runs", parts=(f"Session {session} has no runs",), level="ok")
-    behind = f"{_many(queue.waiting, 'message')} in its queue"
+    behind = f"{many(queue.waiting, 'message')} in its queue"
     if queue.state == "paused" and queue.paused_at is not None:
         return Why(
             reason="session paused",
@@ -492,12 +510,13 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
         if (why := peer_why(source, peer.name)) is not None:
             yield why
     if found.dead_letters:
-        text = f"{_many(found.dead_letters, 'dead letter')} of {agent} to replay or discard"
+        text = f"{many(found.dead_letters, 'dead letter')} of {agent} to replay or discard"
         cure = f"onceward dead ls --agent {agent}"
         yield Why(reason="dead letters", parts=(text,), level="act", cure=cure)
     if found.lanes.failed:
         yield from _failed_lanes(source, agent, found.lanes.failed, now)
     yield from _schedules(source, agent)
+    yield from _awaited(source, agent)
     for asked in waiting.questions(source, None, 1):
         more = f" (and {asked.lanes - 1} more)" if asked.lanes > 1 else ""
         cure = f"onceward show {asked.request_id} --agent {agent}"
@@ -514,18 +533,26 @@ def _untaken(source: Source, found: overview.Overview, now: Millis) -> Iterator[
 
 def _undelivered(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
     """Yield that messages are due, their peer did not fail, and no process delivers them."""
-    name, since_at = min(found.outbox, key=lambda each: each[1], default=("", now))
-    if now - since_at < waiting.UNTAKEN_AFTER:
+    since_at, agent = waiting.leaving(source, found, now).stays(now), found.file.agent
+    if since_at is None:
         return
-    for peer in values(source, lists.Peer, PEER, name=name):
-        if fnmatchcase(peer.last_error or "", LEFT_GLOB):
-            return
-        if peer.failures or (peer.owner is not None and not is_dead(peer.owner)):
-            return
-    agent = found.file.agent
     begin = f"No process delivers the messages of {agent}; the oldest has waited for "
     cure = f"onceward relay --agent {agent}"
     yield Why(reason="undelivered", parts=(begin, since_at), since_at=since_at, cure=cure)
+
+
+def _awaited(source: Source, agent: str) -> Iterator[Why]:
+    """Yield that handlers wait for a message, such as the approval of a person."""
+    for message_id, step, awaits, due_at, count in source.rows(AWAITED):
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        text = f"{message_id[:SHOWN]}… waits for a message of type {awaits}, at its step {step}"
+        yield Why(
+            reason="message awaited",
+            parts=(f"{text}{more}", *(() if due_at is None else ("; its timeout is in ", due_at))),
+            until_at=due_at,
+            cure=f"onceward send {agent} BODY --type {awaits}; onceward show {message_id}"
+            f" --agent {agent} shows its session",
+        )
 
 
 def _failed_lanes(source: Source, agent: str, count: int, now: Millis) -> Iterator[Why]:
@@ -535,7 +562,7 @@ def _failed_lanes(source: Source, agent: str, count: int, now: Millis) -> Iterat
         return
     until = worst.due_at if worst.state == "waiting" else None
     failed = f"{(worst.head_id or '')[:SHOWN]}… failed {_times(worst.attempts)}"
-    begin = f"{_many(count, 'lane')} of {agent} failed and will be retried: {failed}"
+    begin = f"{many(count, 'lane')} of {agent} failed and will be retried: {failed}"
     late = until is not None and until <= now
     yield Why(
         reason="retry",
@@ -563,7 +590,7 @@ def _calm(found: overview.Overview) -> Why:
     waits, agent = found.outgoing + found.incoming, found.file.agent
     if not waits or found.oldest_at is None:
         return Why(reason="idle", parts=(f"No message of {agent} waits",), level="ok")
-    begin = f"{_many(waits, 'message')} of {agent} in hand, the oldest for "
+    begin = f"{many(waits, 'message')} of {agent} in hand, the oldest for "
     return Why(reason="busy", parts=(begin, found.oldest_at), level="ok", since_at=found.oldest_at)
 
 
@@ -584,7 +611,8 @@ def _times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _many(count: int, what: str) -> str:
+def many(count: int, what: str) -> str:
+    """Return a number of things in words: 1 message, 2 messages."""
     return f"1 {what}" if count == 1 else f"{count:,} {what}s"
 
 
