@@ -133,6 +133,25 @@ def test_dead_letters_are_replayed_and_discarded(writer: TestClient, home: Home)
         assert [] == billing.dead_letters.list()
 
 
+def test_a_dead_letter_is_edited(writer: TestClient, home: Home) -> None:
+    """The form takes its new body as JSON or text, and never shows the old one with its secrets."""
+    address = f"/agents/billing/act/edit?id={home.ids['rejected']}"
+    page = writer.get(f"/agents/billing/messages/{home.ids['rejected']}").text
+    sent = fields(writer, address)
+    path = address.partition("?")[0]
+    missing = writer.post(path, data=sent).text
+    told = writer.post(path, data=sent | {"body": '{"cents": 5}'}).text
+
+    assert "act/edit?id=" in page
+    assert '<textarea name="body"' in writer.get(address).text
+    assert "the corrected body is missing" in missing
+    assert "its body is replaced: replay it now" in told
+    with box(home, "billing") as billing:
+        dead = billing.dead_letters.get(home.ids["rejected"])
+        assert dead is not None
+        assert ({"cents": 5}, True) == (dead.body, "bodyedits" in dead.headers)
+
+
 def test_a_filter_keeps_the_others(writer: TestClient, home: Home) -> None:
     """What does not match stays."""
     assert "0 dead letters discarded" in confirmed(
