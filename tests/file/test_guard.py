@@ -93,6 +93,12 @@ def settled(box: Postbox) -> None:
     box._db.checkpoint(truncate=True)
 
 
+def delete_wal(box: Postbox) -> None:
+    """Delete the side files, as a script that tidies up does."""
+    for end in ("-wal", "-shm"):
+        Path(f"{box.file.path}{end}").unlink()
+
+
 def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> None:
     """A deleted WAL is noticed at the next commit, which is repeated in a file that is found."""
     kept = box.send("b", 1)
@@ -107,38 +113,93 @@ def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> No
     )
 
 
-def test_a_taken_wal_takes_what_stood_in_it(box: Postbox) -> None:
-    """
-    What stood in a deleted WAL alone is gone, as with a file that is deleted.
+def test_a_deleted_wal_is_saved_by_the_process_that_has_it_open(
+    box: Postbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next commit moves all that stood in the WAL alone into the file, and the log tells it."""
+    settled(box)
+    kept = [box.send("b", number) for number in range(20)]
+    delete_wal(box)
 
-    From the next commit on all is kept again.
+    again = box.send("b", 20)
+
+    assert (["pending"] * 21, []) == (list(map(box.resolve, [*kept, again])), box.file.check())
+    assert "deleted WAL saved" in caplog.text
+
+
+def test_a_new_file_is_saved_from_its_wal(box: Postbox) -> None:
+    """A file that lies in its WAL whole, as after its creation, is saved by the next commit."""
+    kept = box.send("b", 1)
+    delete_wal(box)
+
+    assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
+    assert [] == box.file.check()
+
+
+def test_closing_saves_a_deleted_wal(opened: Open) -> None:
+    """A file that is closed before its next commit has what stood in the deleted WAL."""
+    box = opened("a")
+    kept = box.send("b", 1)
+    delete_wal(box)
+    box.close()
+
+    assert "pending" == opened("a").resolve(kept)
+
+
+def test_a_deleted_wal_is_kept_until_a_reader_ends(box: Postbox) -> None:
+    """While a long read prevents the saving, commits are unsure and nothing is dropped."""
+    first = box.send("b", 1)
+    with box._db.readers.lend(1.0) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM onceward_outbox").fetchall()
+        second = box.send("b", 2)
+        delete_wal(box)
+        box._db.writer.queue.timeout = 0.05
+        with pytest.raises(OutcomeUnknown, match="cannot be moved into the file yet"):
+            box.send("b", 3)
+        reader.execute("ROLLBACK")
+    last = box.send("b", 4)
+
+    assert ["pending"] * 3 == list(map(box.resolve, [first, second, last]))
+    assert [] == box.file.check()
+
+
+def test_commits_that_cannot_be_saved_are_told(
+    box: Postbox, elsewhere: Callable[..., list[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Another process has created a new WAL: the old one is not mixed with it.
+
+    The caller whose commit notices it gets an error, and the new commits stay.
     """
     settled(box)
     gone = box.send("b", 1)
-    Path(f"{box.file.path}-wal").unlink()
+    delete_wal(box)
+    elsewhere(box.file.path, "CREATE TABLE of_the_other (id INTEGER)")
 
-    again = box.send("b", 2)
-
-    assert (["absent", "pending"], []) == (
-        [box.resolve(gone), box.resolve(again)],
-        box.file.check(),
-    )
-
-
-def test_a_new_file_is_nothing_without_its_wal(box: Postbox) -> None:
-    """
-    A file that lay in its WAL whole is not a file of ours without it.
-
-    Nothing is acknowledged any more, and every call says so.
-    """
-    Path(f"{box.file.path}-wal").unlink()
-
-    with pytest.raises(OutcomeUnknown):
-        box.send("b", 1)
-    with pytest.raises(StoreCorrupt, match="replaced"):
+    with pytest.raises(OutcomeUnknown, match="commits since the last checkpoint may be lost"):
         box.send("b", 2)
-    with pytest.raises(StoreError):
-        box.file.stats()
+
+    assert "deleted WAL not saved" in caplog.text
+    assert ["absent", "pending"] == [box.resolve(gone), box.resolve(box.send("b", 3))]
+    assert [] == box.query("SELECT id FROM of_the_other")
+    assert [] == box.file.check()
+
+
+def test_closing_leaves_the_new_wal_of_another_process(
+    opened: Open, elsewhere: Callable[..., list[Any]]
+) -> None:
+    """Closing writes nothing of a deleted WAL over the commits of another process."""
+    box = opened("a")
+    settled(box)
+    box.send("b", 1)
+    delete_wal(box)
+    elsewhere(box.file.path, "CREATE TABLE of_the_other (id INTEGER)")
+    box.close()
+
+    again = opened("a")
+
+    assert ([], []) == (again.query("SELECT id FROM of_the_other"), again.file.check())
 
 
 def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:

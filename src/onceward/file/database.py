@@ -48,7 +48,7 @@ from onceward.file.connection import (
     translate_error,
     translate_own_error,
 )
-from onceward.file.group_commit import ReplacedFileDetector, Writer, WriteRequest
+from onceward.file.group_commit import NOT_YET, ReplacedFileDetector, Writer, WriteRequest
 from onceward.file.in_flight import CallRecords
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import (
@@ -565,9 +565,35 @@ class Database:
 
     def reopen(self) -> None:
         """Drop the connections without a checkpoint and reopen the file, with its barrier."""
+        self._keep_deleted_wal()
         self._drop()
         self.writer.queue.check()  # a file that was closed in between stays closed
         self._open()
+
+    def save_deleted_wal(self) -> bool:
+        """
+        Move the commits of a deleted WAL into the file; return whether all of them are in it.
+
+        The open connection still has the deleted WAL. Nothing is moved once another process has
+        created a new one: its pages and those of the old WAL exclude each other.
+        """
+        con = self._con
+        if con is None or not self.guard.only_wal_is_gone:
+            return False
+        with suppress(apsw.Error):
+            pages, moved = con.wal_checkpoint(None, apsw.SQLITE_CHECKPOINT_FULL)
+            return pages == moved and self.guard.only_wal_is_gone
+        return False
+
+    def _keep_deleted_wal(self) -> None:
+        """Save a deleted WAL before its last descriptor is closed; report what happened."""
+        about = log.bind(agent=self.agent, path=str(self.path))
+        if self._con is not None and self.guard.only_wal_is_gone:
+            if not self.save_deleted_wal():
+                raise StoreFault(f"{self.path}: {NOT_YET}")
+            about.warning("deleted WAL saved: never delete the -wal of an open file")
+        elif self._con is not None and self.guard.has_other_wal:
+            about.error("deleted WAL not saved: commits since the last checkpoint may be lost")
 
     def translate_error(self, error: BaseException) -> BaseException:
         """Return the error of ours for a foreign error."""
@@ -854,7 +880,8 @@ class Database:
         self.in_flight.close()
         self.readers.close()
         if in_time:
-            self._drop(close)
+            # SQLite would checkpoint a deleted WAL over the new one, and delete the new one
+            self._drop(close_without_checkpoint if self.guard.has_other_wal else close)
         else:
             self._take_from_holder()
 

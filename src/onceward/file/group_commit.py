@@ -25,6 +25,7 @@ from onceward.errors import (
     StoreCorrupt,
     StoreError,
     StoreFault,
+    StoreUnusable,
 )
 from onceward.file import forks
 from onceward.file.connection import CLOSED_ERRORS
@@ -56,6 +57,16 @@ HELD: Final = (
     "nothing was written, try again"
 )
 INTERRUPTED: Final = "the thread that committed for the others was interrupted twice"
+MOVED: Final = "the commit went to a file that was moved or deleted"
+NOT_YET: Final = (
+    "the -wal file was deleted while this process had it open, and its commits cannot be moved "
+    "into the file yet: free disk space or end long reads, and do not end this process"
+)
+UNSAVED: Final = (
+    "the -wal file was deleted while this process had it open, and another process has created a "
+    "new one: commits since the last checkpoint may be lost; compare the file with its peers by "
+    "onceward check"
+)
 TAKEN: Final = "the postbox was closed while this transaction was open: it was rolled back"
 CLOSED: Final = "the postbox is closed: open it again"
 
@@ -97,6 +108,10 @@ class Packer(Protocol):
     def hand_over(self, *, durable: bool) -> None:
         """Give the packed parcels to carriers, or forget them; a second call does the rest."""
         ...
+
+
+class CommitsLost(StoreFault):
+    """Earlier commits may be gone; the work of the transaction is not repeated."""
 
 
 class WriteRequest(Generic[T]):
@@ -449,6 +464,20 @@ class ReplacedFileDetector:
             )
             raise StoreCorrupt(msg)
 
+    @property
+    def only_wal_is_gone(self) -> bool:
+        """Whether the WAL was deleted and has no successor: open connections still have all."""
+        with suppress(StoreUnusable):
+            return self._look() == (self._known[0], None)
+        return False
+
+    @property
+    def has_other_wal(self) -> bool:
+        """Whether a process has created a new WAL, from which our connections do not read."""
+        with suppress(StoreUnusable):
+            return self._look()[1] not in {None, self._known[1]}
+        return False
+
     def replaced(self) -> bool:
         """Return whether the names now belong to other files than at the start."""
         try:
@@ -504,6 +533,8 @@ class Writer:
         """Runs a statement on the writer's cursor: a new one takes a third of the time of both."""
         self.refuses_commit = True
         """Whether SQLite must undo a COMMIT: set for users' statements, unset for our own."""
+        self._saved_wal = False
+        """Whether the last commit was saved from a deleted WAL, so that the file is reopened."""
         self.undone = 0
         """Set to 1 by SQLite, without running Python, when it rolls our transaction back."""
         self._owner = 0
@@ -785,7 +816,7 @@ class Writer:
             execute("BEGIN IMMEDIATE")
             self._tx = StoreTransaction(handle, store.time.now(store.clock), execute)
             self._tx.own, self._tx.in_flight = self.own, self.in_flight
-            self.undone = 0
+            self.undone, self._saved_wal = 0, False
             if self._tx.now > store.time.persist_after:
                 store.on_begin(self._tx)
         except BaseException as error:
@@ -911,7 +942,9 @@ class Writer:
     ) -> None:
         """Run the requests whose COMMIT failed again, each in its own transaction."""
         for request in batch:
-            if request.error is None:
+            if isinstance(error, CommitsLost):
+                request.error = request.error or request.unknown(error)
+            elif request.error is None:
                 self._retry_alone(request, error, certain=certain)
 
     def _try_commit(self, tx: StoreTransaction) -> tuple[BaseException | None, bool]:
@@ -934,7 +967,7 @@ class Writer:
             self._tx = None
             self._owner = 0
             try:
-                tx.durable = not self._store.guard.replaced()
+                tx.durable = not self._store.guard.replaced() or self._save()
                 for wake in tx.wakeups:
                     wake()
             except BaseException as error:  # noqa: BLE001 - raised when this thread leaves
@@ -948,14 +981,30 @@ class Writer:
                     packer.hand_over(durable=tx.durable)
                     self.wake_dispatchers()  # the first call may have been interrupted before it
                     raise
-        if tx.durable:
+        if tx.durable and not self._saved_wal:
             return None, True
+        return self._follow_file(), self._saved_wal
+
+    def _follow_file(self) -> StoreError | None:
+        """Reopen the file after a commit to a moved one; return the error, unless it was saved."""
+        guard = self._store.guard
+        if self._saved_wal:
+            self._reopen()
+            return None
+        if guard.only_wal_is_gone:  # the connection stays open: it alone has the commits
+            return StoreFault(NOT_YET)
+        failed = CommitsLost(UNSAVED) if guard.has_other_wal else StoreFault(MOVED)
         self._reopen()
-        return StoreFault("the commit went to a file that was moved or deleted"), False
+        return failed
+
+    def _save(self) -> bool:
+        """Move a deleted WAL into the file; an interrupted call can be repeated."""
+        self._saved_wal = self._store.save_deleted_wal()
+        return self._saved_wal
 
     def _announce(self, tx: StoreTransaction) -> None:
         """Repeat the steps after a COMMIT that an interrupt prevented."""
-        tx.durable = not self._store.guard.replaced()
+        tx.durable = not self._store.guard.replaced() or self._save()
         for wake in tx.wakeups:
             wake()
 

@@ -102,6 +102,16 @@ class FileGuard(Protocol):
         """Return whether the last commit went to a file that was moved or deleted."""
         ...
 
+    @property
+    def only_wal_is_gone(self) -> bool:
+        """Whether the WAL was deleted and has no successor: open connections still have all."""
+        ...
+
+    @property
+    def has_other_wal(self) -> bool:
+        """Whether a process has created a new WAL, from which our connections do not read."""
+        ...
+
 
 class Store(Protocol):
     """The database as its writer sees it."""
@@ -124,6 +134,10 @@ class Store(Protocol):
 
     def on_begin(self, tx: StoreTransaction) -> None:
         """Store the file's time."""
+        ...
+
+    def save_deleted_wal(self) -> bool:
+        """Move the commits of a deleted WAL into the file; return whether all of them are in it."""
         ...
 
     def reopen(self) -> None:
