@@ -14,8 +14,9 @@ from tests.mcp.conftest import Refused, Serve, call
 from tests.waiting import until
 
 from mcp import Client
-from onceward import Agent, AsyncMessage, AsyncPostbox, Context, Msg, Postbox, Run
+from onceward import Agent, AsyncMessage, AsyncPostbox, Context, Msg, Postbox, Reject, Run
 from onceward.errors import Busy, InvalidArgument, OutcomeUnknown
+from onceward.message.names import AcceptedType, AgentProfile
 from onceward.ops.mcp import McpOptions
 from onceward.ops.mcp.claims import OPEN
 from onceward.testing import ManualClock
@@ -150,6 +151,121 @@ def test_a_model_writes_to_a_handler_of_a_type(serve: Serve, home: Path) -> None
         set(accepted["body_schema"]["properties"]),
     )
     assert ("answered", '{"paid": 7}') == (asked["status"], asked["answer"])
+
+
+class Order(Msg, type="order.placed"):
+    """What is bought."""
+
+    cents: int
+
+
+def clerk_of(**options: Any) -> Agent:
+    """Return an agent that handles orders."""
+    clerk = Agent("clerk", **options)
+
+    @clerk.on(Order)
+    def take(order: Order) -> None:
+        """Take an order."""
+
+    return clerk
+
+
+@pytest.mark.parametrize("tool", ["send_message", "ask"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"type": "order.placed", "body": {"cent": 7}}, r"does not fit .*'cents' is a required"),
+        ({"type": "order.placed", "body": {"cents": "many"}}, r"\$\.cents: 'many' is not of type"),
+        ({"type": "order.placed", "body": "seven cents"}, r"\$: 'seven cents' is not of type"),
+        ({"type": "order.paid", "body": {"cents": 7}}, r"no message of type 'order.paid', only"),
+        ({"body": {"cents": 7}}, r"no message of type 'json', only 'order.placed'"),
+    ],
+)
+def test_a_message_that_the_registry_excludes_is_refused(
+    serve: Serve, home: Path, tool: str, given: dict[str, Any], told: str
+) -> None:
+    """A body that does not fit the listed schema, and a type that is not listed, are not sent."""
+
+    async def main() -> None:
+        async with serve() as client:
+            with pytest.raises(Refused, match=told) as caught:
+                await call(client, tool, to="clerk", **given)
+            assert str(caught.value).endswith("search='clerk' for its types and schemas.")
+
+    with Postbox(home / "clerk.db", agent=clerk_of(), start=False):
+        anyio.run(main)
+
+    assert [] == outbox(home)
+
+
+def test_an_agent_that_leaves_other_types_waiting_accepts_them(serve: Serve, home: Path) -> None:
+    """Its entry lists its types, and the pattern of all others."""
+
+    async def main() -> list[str]:
+        async with serve() as client:
+            await call(client, "send_message", to="clerk", type="order.paid", body="x")
+            found = await call(client, "list_agents", search="clerk")
+            return [each["type"] for each in found["agents"][0]["accepts"]]
+
+    with Postbox(home / "clerk.db", agent=clerk_of(unhandled="wait"), start=False):
+        assert ["order.placed", "#"] == anyio.run(main)
+
+
+HOSTILE: dict[str, Any] = {
+    "slow pattern": {"type": "string", "pattern": "^(a+)+$"},
+    "many ways": {
+        "$ref": "#/$defs/n40",
+        "$defs": {"n0": {"type": "string"}}
+        | {f"n{n}": {"allOf": [{"$ref": f"#/$defs/n{n - 1}"}] * 2} for n in range(1, 41)},
+    },
+    "endless": {"$ref": "#"},
+    "from elsewhere": {"$ref": "http://127.0.0.1:9/schema.json"},
+    "no schema": {"type": 7},
+}
+
+
+@pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_schema_stops_no_message(
+    serve: Serve, home: Path, bob: Postbox, schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema that cannot be applied in bounded steps leaves the decision to the recipient."""
+    entry = AcceptedType("t", schema)
+    monkeypatch.setattr(Agent, "profile", property(lambda _: AgentProfile(accepts=(entry,))))
+    Postbox(home / "clerk.db", agent=clerk_of(), start=False).close()
+
+    async def main() -> None:
+        async with serve() as client:
+            await call(client, "send_message", to="clerk", type="t", body=30 * "a" + "!")
+
+    anyio.run(main)
+
+    assert [("clerk", 30 * "a" + "!")] == outbox(home)
+
+
+def test_a_message_that_was_rejected_is_listed(serve: Serve, home: Path) -> None:
+    """What the recipient rejects although its entry did not tell is in the sender's check_inbox."""
+    clerk = clerk_of()
+
+    @clerk.on("paid")
+    def refuse(body: object) -> None:
+        raise Reject("paid before")
+
+    async def main() -> tuple[str, Any]:
+        async with serve(start=True) as client:
+            sent = await call(client, "send_message", to="clerk", type="paid", body="x")
+            found: Any = {"failed": []}
+            with anyio.fail_after(60):
+                while not found["failed"]:
+                    found = await call(client, "check_inbox", wait_seconds=0.1)
+            return sent["message_id"], found["failed"]
+
+    with Postbox(home / "clerk.db", agent=clerk):
+        sent, failed = anyio.run(main)
+
+    [told] = failed
+    assert (sent, "clerk", "paid", "rejected") == tuple(
+        told[each] for each in ("message_id", "recipient", "type", "reason")
+    )
 
 
 def test_a_model_reaches_the_handlers_of_the_tutorial(serve: Serve, home: Path) -> None:

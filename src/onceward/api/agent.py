@@ -104,7 +104,10 @@ class Agent(Handlers):
     def profile(self) -> AgentProfile:
         """The text of its registry entry, and the types that it has handlers for."""
         accepts = [AcceptedType(each.pattern, body_schema(each.body)) for each in self.handlers]
-        return replace(self._profile, accepts=tuple(accepts[:ACCEPTS_MAX]) or None)
+        accepts += [AcceptedType(each) for each in sorted(self._awaited)] if accepts else []
+        if len(accepts) > ACCEPTS_MAX or (accepts and (self.sessions or self.unhandled == "wait")):
+            accepts = [*accepts[: ACCEPTS_MAX - 1], AcceptedType("#")]
+        return replace(self._profile, accepts=tuple(accepts) or None)
 
     def on(
         self, what: type | str, **options: Unpack[HandlerOptions]

@@ -73,12 +73,29 @@ class Waiting(BaseModel):
     cut: Cut
 
 
+class FailedSend(BaseModel):
+    """A sent message that had no effect."""
+
+    message_id: str
+    recipient: str
+    type: str
+    reason: Annotated[
+        str | None,
+        Field(description="rejected: the body does not fit; unhandled: no handler of the type."),
+    ]
+    ended_at: Time
+
+
 class Inbox(BaseModel):
     """Waiting messages, oldest first; reading changes nothing."""
 
     agent: Annotated[str, Field(description="Our own name.")]
     messages: list[Waiting]
     more: Annotated[bool, Field(description="Whether others wait behind these.")]
+    failed: Annotated[
+        list[FailedSend],
+        Field(description="Your own messages that recipients rejected in the last day."),
+    ]
     note: Note = NOTE
 
 

@@ -25,6 +25,7 @@ from onceward.ops.mcp.answers import (
     Dead,
     DeadList,
     Entry,
+    FailedSend,
     Inbox,
     Reason,
     Reasons,
@@ -37,10 +38,12 @@ from onceward.ops.mcp.bodies import GLANCE, WHOLE, shown
 from onceward.ops.mcp.progress import how_far
 from onceward.ops.views.beside import why_of_message
 from onceward.ops.views.messages import body_part, root_of
-from onceward.ops.views.waiting import Glimpse, newest, waiting
+from onceward.ops.views.waiting import FailedSent, Glimpse, failed_sends, newest, waiting
 from onceward.ops.views.why import Why, agent_whys
 from onceward.types import AgentInfo
 
+DAY: Final = 86_400_000
+"""Milliseconds for which a rejected message is listed."""
 REASONS: Final = 20
 """Most reasons of an agent."""
 HIDE: Final = Redaction()
@@ -70,6 +73,8 @@ class ReadingTools:
         """
         List the messages that wait for this agent, oldest first, without changing anything.
 
+        It also lists own messages that a recipient rejected.
+
         With wait_seconds it waits that long for one. To work on a message call claim_message.
         """
         until = anyio.current_time() + wait_seconds
@@ -87,7 +92,10 @@ class ReadingTools:
         if session is None:  # what has ended never waits again: the next look begins behind it
             self._from_seq = rows[0].seq if rows else last + 1
         messages = [_waiting(row) for row in rows[:limit]]
-        return Inbox(agent=self._box.agent, messages=messages, more=len(rows) > limit)
+        lost = await ask(self._box, failed_sends, since=SystemClock().now() - DAY)
+        failed = [_failed(each) for each in lost]
+        more = len(rows) > limit
+        return Inbox(agent=self._box.agent, messages=messages, more=more, failed=failed)
 
     async def read_message(
         self, *, message_id: Id, offset: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -217,6 +225,10 @@ def _card(each: AgentInfo, *, schemas: bool) -> AgentCard:
 
 def _waiting(row: Glimpse) -> Waiting:
     return about(Waiting, row, body=visible(row.text or ""), cut=(row.length or 0) > GLANCE)
+
+
+def _failed(each: FailedSent) -> FailedSend:
+    return about(FailedSend, each)
 
 
 def _entry(each: Any) -> Entry:

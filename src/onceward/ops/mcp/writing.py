@@ -27,6 +27,7 @@ from onceward.ops.mcp.arrivals import Arrivals
 from onceward.ops.mcp.bodies import WHOLE, shown
 from onceward.ops.mcp.calls import key_of
 from onceward.ops.mcp.claims import Claims, Ending, OpenClaim, Outcome
+from onceward.ops.mcp.fitting import refuse_unfit
 from onceward.ops.mcp.options import McpOptions
 from onceward.ops.mcp.rates import SendLimit
 from onceward.ops.mcp.reading import Call, Id, ReadingTools, Session, Wait
@@ -76,10 +77,11 @@ class WritingTools(ReadingTools):
         """
         Send a message to an agent; it is stored at once and delivered exactly once.
 
-        No answer is awaited: for one, call ask.
+        No answer is awaited: for one, call ask. check_inbox tells if the recipient rejects it.
         """
         name = self._allowed(to, key_of("send", key, ctx))
         with advised(name, key):
+            await refuse_unfit(self._box, to, type, body)
             source = self._box if session is None else self._box.session(session)
             sent = await _surely(lambda: source.send(to, body, type=type, key=name))
             return Sent(message_id=sent, to=to)
@@ -102,6 +104,7 @@ class WritingTools(ReadingTools):
         """
         name = self._allowed(to, key_of("ask", key, ctx))
         with advised(name, key):
+            await refuse_unfit(self._box, to, type, body)
             source = self._box if session is None else self._box.session(session)
             ticket = await _surely(lambda: source.request(to, body, type=type, key=name))
             return await self.answer(ticket.id, wait_seconds, ctx)

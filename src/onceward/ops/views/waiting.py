@@ -127,6 +127,17 @@ class Glimpse:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedSent:
+    """A sent message that failed at its recipient or on the way."""
+
+    id: str
+    recipient: str
+    type: str
+    reason: str | None
+    ended_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class Exchanged:
     """How many messages were sent to a peer, and received from it."""
 
@@ -197,6 +208,13 @@ SELECT {columns(Glimpse, text="substr(body, 1, :most)", length="length(body)")}
  WHERE seq >= :from_seq AND state IN ('pending', 'processing') AND mailbox IS NULL
    AND {matches(session="session")}
  ORDER BY seq LIMIT :limit
+"""
+# Of the last thousand sent messages: no index leads to those that failed.
+FAILED: Final = f"""
+SELECT {columns(FailedSent)}
+  FROM (SELECT * FROM onceward_outbox ORDER BY seq DESC LIMIT 1000)
+ WHERE state = 'failed' AND ended_at > :since
+ ORDER BY seq DESC LIMIT 10
 """
 EXCHANGED: Final = """
 SELECT peer, sum(sent) AS sent, sum(received) AS received
@@ -291,6 +309,11 @@ def waiting(
     """Return unhandled messages, oldest first, with *most* characters of each body."""
     named = {"from_seq": from_seq, "session": session, "most": most, "limit": limit}
     return values(source, Glimpse, WAITING, **named)
+
+
+def failed_sends(source: Source, *, since: Millis) -> tuple[FailedSent, ...]:
+    """Return at most ten sent messages that failed after a time, newest first."""
+    return values(source, FailedSent, FAILED, since=since)
 
 
 def exchanged(source: Source, sent: int, received: int) -> tuple[Exchanged, ...]:
