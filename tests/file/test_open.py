@@ -446,3 +446,35 @@ def test_a_path_that_sqlite_cannot_open_is_told_with_its_length(tmp_path: Path) 
 
     with pytest.raises(InvalidArgument, match="the path has 505 bytes, and SQLite opens at"):
         Postbox(folder / f"{'c' * (room + 1)}.db", agent="shop", start=False)
+@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
+def test_a_file_that_may_not_be_written_is_named(closed: Path, end: str) -> None:
+    """A database or side file with mode 0400 is named, and nothing is created beside it."""
+    with as_owner():
+        closed.parent.chmod(0o777)
+        for each in closed.parent.iterdir():
+            each.chmod(0o666)
+        if end:
+            Path(f"{closed}{end}").touch()
+        Path(f"{closed}{end}").chmod(0o444)
+    before = sorted(each.name for each in closed.parent.iterdir())
+
+    with pytest.raises(ReadOnlyStore, match=rf"a\.db{end} is read-only: fix its permissions"):
+        Postbox(closed, agent="a", start=False)
+
+    assert before == sorted(each.name for each in closed.parent.iterdir())
+
+
+def test_a_read_only_file_is_read_without_side_files(closed: Path) -> None:
+    """Side files would get its mode, and the next opening could not write to them."""
+    with as_owner():
+        closed.parent.chmod(0o777)
+
+    with read_only.opened(closed) as found:
+        rows = found.rows("SELECT recipient FROM onceward_outbox")
+    left = sorted(each.name for each in closed.parent.glob("a.db-*"))
+    with as_owner():
+        closed.chmod(0o666)
+    with Postbox(closed, agent="a", start=False) as box:
+        again = box.query("SELECT recipient FROM onceward_outbox")
+
+    assert ([("b",)], [], [("b",)]) == (rows, [each for each in left if each != "a.db-run"], again)

@@ -32,7 +32,7 @@ from onceward.errors import (
     StoreFull,
 )
 from onceward.file import forks
-from onceward.file.file_checks import canonical, descriptors_left, files_limit
+from onceward.file.file_checks import canonical, descriptors_left, files_limit, read_only_part
 from onceward.message.clock import monotonic
 from onceward.message.names import quoted
 
@@ -149,6 +149,8 @@ def connect(
     """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     forks.refuse_if_stuck(path)
+    if not readonly and (part := read_only_part(path)) is not None:
+        _refuse_readonly(part)  # before SQLite creates side files with the same mode
     con = None
     try:
         with forks.opening_or_closing(), moves.of(str(path)):
@@ -190,7 +192,7 @@ def close_without_checkpoint(con: apsw.Connection | None) -> None:
         close(con)
 
 
-def _refuse_readonly(path: Path) -> None:
+def _refuse_readonly(path: Path | str) -> None:
     raise ReadOnlyStore(f"{path} is read-only: fix its permissions and those of its folder")
 
 

@@ -110,6 +110,17 @@ def _refuse_odd(path: Path) -> None:
         )
 
 
+EFFECTIVE: Final = os.access in os.supports_effective_ids
+
+
+def read_only_part(path: Path) -> str | None:
+    """Return the first of a database and its side files that this process may not write to."""
+    for name in (str(path), f"{path}-wal", f"{path}-shm"):
+        if not os.access(name, os.W_OK, effective_ids=EFFECTIVE) and os.path.exists(name):
+            return name
+    return None
+
+
 def sync(path: Path) -> None:
     """Sync a file's content, or a folder's names; do nothing if folders cannot be synced."""
     try:

@@ -211,28 +211,33 @@ def connected(path: Path, patience: BusyHandler) -> Iterator[apsw.Connection]:
     Connect to a file for a block that only reads; where nothing can be created beside it, too.
 
     SQLite needs the side files of a WAL, or must be able to create them. An idle file has none:
-    in a folder that is read-only it is read as it is, and must not change during the block.
+    in a folder that is read-only it is read as it is, and must not change during the block. So is
+    an idle file that is read-only: side files would get its mode, and no later opening could write.
 
     Raises:
         ReadOnlyStore: its side files hold commits, but cannot be opened.
         StoreFault: a process of another machine or mount wrote to it during the block.
 
     """
+    before = None if file_checks.read_only_part(path) is None else _if_closed(path)
     try:
-        con = connect(path, readonly=True, patience=patience)
+        con = connect(path, readonly=True, immutable=before is not None, patience=patience)
     except ReadOnlyStore:
         before = _if_idle(path)
         if before is None:
             raise
         con = connect(path, readonly=True, immutable=True)
-    else:
-        before = None
     try:
         yield con
     finally:
         close_without_checkpoint(con)
     if before is not None and _if_idle(path) != before:
         raise StoreFault(f"{path} was written to while it was read: read it again")
+
+
+def _if_closed(path: Path) -> tuple[int, int] | None:
+    """Return size and time of a file without a WAL; None if it has one."""
+    return None if Path(f"{path}-wal").exists() else _if_idle(path)
 
 
 def _if_idle(path: Path) -> tuple[int, int] | None:
