@@ -33,6 +33,7 @@ from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
 from onceward.transports.network.nats_link import Link
 from onceward.transports.network.nats_listener import NatsBinding, NatsListener
+from onceward.transports.network.nats_setup import _examined
 
 SOON = 4.0
 """Seconds that a push waits in vain."""
@@ -211,6 +212,95 @@ def test_a_newer_parcel_replaces_the_older_one(ends: Ends) -> None:
     assert done.wait(60)
 
     assert ((1, 2), [2]) == (waiting, seen)
+
+
+@cache
+def large_parcel(number: int = 1) -> Parcel:
+    """Return a parcel that must not wait at the server; of one number, the same one each time."""
+    return parcel(number, [build_frame("x" * 100_000, sender="near", recipient="far")])
+
+
+def waiting_bytes(ends: Ends) -> int:
+    """Return the bytes of the stream of parcels."""
+
+    async def look(client: Client) -> int:
+        return int((await client.jetstream().stream_info(names.PARCELS)).state.bytes)
+
+    found: int = ends.raw(look)
+    return found
+
+
+def test_of_a_large_parcel_only_a_bell_waits(ends: Ends) -> None:
+    """
+    A recipient that takes nothing has a small message at the server, and gets the parcel later.
+
+    Neither end need be up together: the bell is answered first, then the parcel.
+    """
+    sizes, seen, done = list[int](), list[int](), Event()
+
+    def accept(taken: Parcel) -> Answer:
+        seen.append(taken.number)
+        done.set()
+        return stored(taken)
+
+    def push() -> None:
+        sender = ends.transport(timeout=SOON)
+        with pytest.raises(Unreachable, match="no answer from far within"):
+            sender.deliver(ends.server.url("far"), large_parcel())
+        sizes.append(waiting_bytes(ends))
+        sender.close()
+
+    push()
+    ringing = ends.listener(accept)
+    assert until(lambda: ends.streams() == {names.PARCELS: (0, 1), names.ANSWERS: (1, 1)})
+    ringing.close()
+    push()
+    taking = ends.listener(accept)
+    assert done.wait(60)
+    taking.close()
+    last = ends.transport().deliver(ends.server.url("far"), large_parcel())
+
+    assert ("accepted", [1], [True, False]) == (last.verdict, seen, [s < 1000 for s in sizes])
+
+
+def test_a_recipient_that_stops_leaves_no_large_parcel(ends: Ends) -> None:
+    """After the first push without an answer, the next one replaces its parcel by a bell."""
+    sender = ends.transport(timeout=SOON)
+    listener = ends.listener()
+    sender.deliver(ends.server.url("far"), large_parcel())
+    listener.close()
+    sizes = []
+    for number in (2, 3):
+        with pytest.raises(Unreachable):
+            sender.deliver(ends.server.url("far"), large_parcel(number))
+        sizes.append(waiting_bytes(ends))
+
+    assert [False, True] == [size < 1000 for size in sizes]
+
+
+def test_a_large_parcel_reaches_a_listener_by_one_delivery(ends: Ends) -> None:
+    """The bell is answered at once; further parcels need none."""
+    ends.listener()
+    sender = ends.transport()
+    told = [
+        sender.deliver(ends.server.url("far"), large_parcel(number)).verdict for number in (1, 2)
+    ]
+
+    assert (["accepted", "accepted"], 3) == (told, ends.streams()[names.PARCELS][1])
+
+
+@pytest.mark.parametrize(("used", "level"), [(6900, "ok"), (7000, "filling")])
+def test_a_stream_warns_before_it_is_full(used: int, level: str) -> None:
+    """From 70 % of its bytes on, a stream of parcels has a level of its own."""
+    config = {**names.STREAMS[names.PARCELS], "max_bytes": 10_000}
+
+    class Told(Link):
+        async def api(self, *_: object) -> dict[str, Any]:
+            return {"config": config, "state": {"messages": 1, "bytes": used}}
+
+    found = asyncio.run(_examined(Told(Client(), "near"), names.PARCELS))
+
+    assert (level, f"1 messages, {used} of 10000 bytes") == (found.level, found.found)
 
 
 def test_a_full_stream_takes_nothing_and_drops_nothing(ends: Ends) -> None:

@@ -318,6 +318,9 @@ def _streams(box: Postbox, server: str) -> Iterator[Finding]:
             yield serious("nats", said, change)
         elif each.level == "missing":
             yield warning("nats", said, cure)
+        elif each.level == "filling":
+            more = f"nats stream subjects {each.name} lists recipients that take nothing"
+            yield warning("nats", said, f"{more}: start them, or nats stream edit {each.name}")
         elif each.level == "differs":
             yield warning("nats", said, f"nats stream edit {each.name}, unless this is intended")
         else:  # an ordinary user may not look at streams

@@ -47,6 +47,16 @@ OUTCOME: Final = "Onceward-Outcome"
 ANSWERED: Final = "answer"
 REFUSED: Final = "refused"
 """The recipient will never accept this parcel; the body says why."""
+READY: Final = "ready"
+"""The recipient has received a bell: its process listens, and takes the parcel itself."""
+BELL: Final = "bell"
+"""Content of a message that asks for ``READY`` in place of a parcel."""
+SMALL: Final = 8192
+"""
+Bytes of a parcel that may wait at the server for an absent recipient.
+
+Of a larger one only a bell waits, so that the parcels of absent agents do not fill the server.
+"""
 UNABLE: Final = "unable"
 """The recipient could not accept the parcel this time; the body says why."""
 MAX_BYTES: Final = (1 << 20) - HEADERS
@@ -59,6 +69,7 @@ SILENT: Final = 3
 """Missed heartbeats after which a consumer counts as gone."""
 REPLAY_WITHIN: Final = 2.0
 """Seconds to wait for the answers that were stored before; a later one also counts."""
+BROKEN: Final = "the connection to the server ended"
 GRACE: Final = 0.9
 """Fraction of ``deliver_timeout`` after which an exchange ends with its own reason."""
 
@@ -89,7 +100,8 @@ class NatsTransport:
         Leave the parcel at the server and wait for the recipient's answer.
 
         A parcel without an answer stays there. A later push of the same content gets an answer that
-        has come in between.
+        has come in between. A large parcel for a recipient that answered no push over this
+        connection is preceded by a bell; without an answer only the bell stays.
 
         Raises:
             Unreachable: the server or the recipient gave no answer in time.
@@ -187,6 +199,10 @@ class _Answers:
         """Pushes by recipient and content of their parcel."""
         self._stored: dict[str, Msg] = {}
         """The last answer that no push waited for, by recipient."""
+        self._takers: set[str] = set()
+        """Recipients that answered the last push, or a bell that has had no parcel since."""
+        self._ready: dict[str, asyncio.Event] = {}
+        """Set as an answer to a bell comes, by recipient; for pushes that wait for one."""
         self._replayed = asyncio.Event()
         self._before = 0
         """Number of answers that were stored before and have not come yet."""
@@ -232,15 +248,42 @@ class _Answers:
         self._asked.setdefault(key, set()).add(asked)
         try:
             self._look(parcel, content, asked)
-            if not asked.told.done():
-                subject = names.subject("parcel", parcel.recipient, parcel.sender)
-                await self.link.store(subject, body, {PARCEL: content})
-            return await asked.told
+            if asked.told.done():
+                return asked.told.result()
+            subject = names.subject("parcel", parcel.recipient, parcel.sender)
+            if len(body) > SMALL and parcel.recipient not in self._takers:
+                await self._ring(subject, parcel.recipient)
+            self._takers.discard(parcel.recipient)
+            await self.link.store(subject, body, {PARCEL: content})
+            told = await asked.told
+            self._takers.add(parcel.recipient)
+            return told
         finally:
             waiting = self._asked.get(key, set())
             waiting.discard(asked)
             if not waiting:
                 self._asked.pop(key, None)
+
+    async def _ring(self, subject: str, recipient: str) -> None:
+        """Store a bell, which replaces a parcel that waits, until the recipient answers it."""
+        ready = self._ready.setdefault(recipient, asyncio.Event())
+        ready.clear()
+        await self.link.store(subject, b"", {PARCEL: BELL})
+        ended = asyncio.ensure_future(self.link.broken.wait())
+        answered = asyncio.ensure_future(ready.wait())
+        try:
+            await asyncio.wait({ended, answered}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            answered.cancel()
+        if not ready.is_set():
+            raise Unreachable(BROKEN)
+
+    def _hear_ready(self, recipient: str) -> None:
+        """Let the next push to a recipient store its parcel."""
+        self._takers.add(recipient)
+        if recipient in self._ready:
+            self._ready[recipient].set()
 
     def _look(self, parcel: Parcel, content: str, asked: _Asked) -> None:
         """Answer a push with a stored answer, unless a full inbox may now have capacity."""
@@ -259,7 +302,9 @@ class _Answers:
         if sender is None:
             return
         key = sender, headers.get(PARCEL, "")
-        heard = False
+        heard = headers.get(OUTCOME) == READY
+        if heard:
+            self._hear_ready(sender)
         for asked in list(self._asked.get(key, ())):
             told = _read(msg, asked.parcel)
             if told is not None and not asked.told.done():
@@ -276,7 +321,7 @@ class _Answers:
         for waiting in self._asked.values():
             for asked in waiting:
                 if not asked.told.done():
-                    asked.told.set_exception(Unreachable("the connection to the server ended"))
+                    asked.told.set_exception(Unreachable(BROKEN))
 
 
 def _read(msg: Msg, parcel: Parcel) -> _Told | None:

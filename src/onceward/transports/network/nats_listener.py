@@ -21,7 +21,15 @@ from onceward.message.parcel import Answer, Parcel
 from onceward.message.wire import decode_parcel, encode_answer
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.event_loop import start_loop
-from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, REFUSED, UNABLE
+from onceward.transports.network.nats import (
+    ANSWERED,
+    BELL,
+    OUTCOME,
+    PARCEL,
+    READY,
+    REFUSED,
+    UNABLE,
+)
 from onceward.transports.network.nats_link import Address, Credentials, Link, new_client
 from onceward.transports.network.nats_ping import pong
 from onceward.transports.network.shared import Shared
@@ -255,6 +263,9 @@ class _Inbox:
 
     async def _answer(self, link: Link, msg: Msg, told: _Reply, sender: str) -> bytes:
         """Store the answer to one parcel; return how its message ends."""
+        if told.content == BELL:
+            await told.store(b"", READY)
+            return ACK
         try:
             parcel = _parcel(msg, self.name, sender)
             answer = await self._accepted(link, msg, parcel)

@@ -17,6 +17,8 @@ FORGING: Final = (
     "allow_direct", "mirror_direct", "republish", "mirror", "sources", "subject_transform",
 )  # fmt: skip
 """Options of a stream that let messages appear under subjects of agents that did not send them."""
+FILLING: Final = 0.7
+"""Fraction of a stream's bytes from which its state is a warning."""
 T = TypeVar("T")
 
 
@@ -30,7 +32,7 @@ class NatsUser:
     """Whether it may create the streams."""
 
 
-StreamLevel = Literal["ok", "missing", "differs", "unsafe", "hidden"]
+StreamLevel = Literal["ok", "missing", "differs", "unsafe", "hidden", "filling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class NatsStream:
     level: StreamLevel
     """
     Its state: ``unsafe`` allows forged messages, ``differs`` has other limits, ``hidden`` is
-    invisible.
+    invisible, ``filling`` has used 70 % of its bytes.
     """
     found: str
 
@@ -127,7 +129,11 @@ async def _examined(link: Link, name: str) -> NatsStream:
         return NatsStream(name, "unsafe", f"has {', '.join(unsafe)}")
     if other := _differences(config, names.STREAMS[name]):
         return NatsStream(name, "differs", ", ".join(other))
-    return NatsStream(name, "ok", f"{state['messages']} messages, {state['bytes']} bytes")
+    used, limit = int(state["bytes"]), int(config["max_bytes"])
+    said = f"{state['messages']} messages, {used} of {limit} bytes"
+    # a full stream of answers drops the oldest, which costs a push; one of parcels refuses all
+    filling = config["discard"] == "new" and used >= FILLING * limit
+    return NatsStream(name, "filling" if filling else "ok", said)
 
 
 def _differences(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
