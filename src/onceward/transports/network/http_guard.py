@@ -19,6 +19,8 @@ from onceward.transports.network.http_endpoint import CONNECTION
 
 HANDSHAKE_TIMEOUT: Final = 10
 """Maximum seconds of a TLS handshake."""
+PIECE: Final = 4096
+"""Bytes of a head that are parsed at a time."""
 LINGER: Final = 1.0
 """Seconds in which the client of a refused connection may read the reason."""
 TOLD_EVERY: Final = 60.0
@@ -75,7 +77,12 @@ class Guarded(H11Protocol):
         if self._refused:
             return
         self.counted.hears(self)
-        super().data_received(data)
+        # h11 limits only an incomplete head, so it gets no more at a time than a part of one
+        while data and self.conn.their_state is h11.IDLE:
+            piece, data = data[:PIECE], data[PIECE:]
+            super().data_received(piece)
+        if data and self.conn.their_state is not h11.ERROR:
+            super().data_received(data)
         if self.conn.their_state is h11.IDLE:
             self._arm()
         else:
