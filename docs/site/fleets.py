@@ -192,7 +192,7 @@ def _written(name: str) -> str:
 
 
 def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]]) -> str:
-    view = columns.VIEWS.get(name, "")
+    view = columns.views().get(name, "")
     own = {
         "evidence": EVIDENCE,
         "agents": AGENTS | meanings["onceward_stats"],

@@ -19,6 +19,7 @@ from onceward.fleet.opening import opened
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
@@ -109,7 +110,7 @@ def test_executors_commit_the_files_themselves(spark: SparkSession, tmp_path: Pa
     assert "99" == json.loads(bad.read_text())["record"]["body"]
     with pytest.raises(Exception, match="already sent with other rows"):
         door.send(numbers(spark, 18), str(tmp_path), **how)
-    with pytest.raises(InvalidOption, match="keep one of them"):
+    with pytest.raises(AnalysisException, match="keep one of them"):
         door.send(numbers(spark, 1).selectExpr("*", "agent AS _db"), str(tmp_path), **how)
 
 

@@ -11,25 +11,28 @@ from onceward.errors import OncewardError
 from onceward.fleet import evidence
 from onceward.fleet.views import declared
 
-Kind = Literal["string", "bigint", "timestamp", "binary", "variant"]
+Kind = Literal["string", "bigint", "double", "timestamp", "binary", "variant"]
 """A column's type by Spark's name."""
 
-VIEWS: Final = {
-    **evidence.VIEWS,
-    "runs": "onceward_runs",
-    "transitions": "onceward_transitions",
-    "peers": "onceward_peers",
-    "lanes": "onceward_lanes",
-}
-"""View by table."""
-NUMBERS: Final = frozenset({"in_flight", "leased", "attempts", "messages"})
-"""Computed columns of views that are numbers; other computed ones are text."""
+PREFIX: Final = "onceward_"
+WRITTEN: Final = "onceward_send"
+"""The view that takes messages and never has rows."""
+STATS: Final = "onceward_stats"
+"""The view whose computed columns are all numbers."""
+NUMBERS: Final = frozenset(
+    {"attempt", "attempts", "bound", "bytes", "cap", "chunks", "debounce_for", "dropped"}
+    | {"in_flight", "inject", "kept", "last", "leased", "messages", "position", "waiting"}
+)
+"""Computed columns of the other views that are numbers; the rest of the computed ones is text."""
+DECLARED: Final[Mapping[str, Kind]] = {"INTEGER": "bigint", "REAL": "double"}
+"""Kinds of columns by SQLite's type; all others are text."""
 OWN: Final[Mapping[str, Kind]] = {"_db": "string", "_agent": "string", "_seq": "bigint"}
 """First columns of every table: the file, its agent, and the row's number in it."""
 ASKED: Final[Mapping[str, Kind]] = {"_epoch": "bigint", "body": "string", "body_bytes": "binary"}
 """
 Columns that are read only if ``columns`` names them: how often a stream found the file restored
-or replaced; and, for tables with frames, the body as JSON text, or as bytes where it was bytes.
+or replaced; and the body: of a frame as JSON text, or as bytes where it was bytes; of another
+table as its view has it.
 """
 ON_REQUEST: Final = frozenset({*ASKED, "frame"})
 """Columns that are not read unasked: Spark does not say which ones a query needs."""
@@ -147,25 +150,36 @@ def table(name: str) -> Table:
 
 
 @lru_cache(maxsize=1)
+def views() -> Mapping[str, str]:
+    """Return every public view that can be read, by its table: those with messages first."""
+    known = {*evidence.VIEWS.values(), WRITTEN}
+    others = (view for view in declared() if view not in known)
+    return evidence.VIEWS | {view.removeprefix(PREFIX): view for view in others}
+
+
+@lru_cache(maxsize=1)
 def tables() -> Mapping[str, Table]:
     """Return all tables by name."""
-    found = {name: _of_view(name, view) for name, view in VIEWS.items()}
-    found["agents"] = _agents(declared()["onceward_stats"])
+    found = {name: _of_view(name, view) for name, view in views().items()}
+    found["agents"] = _agents(declared()[STATS])
     found["evidence"] = _evidence()
     found["quarantine"] = Table("quarantine", QUARANTINE, ())
     return found
 
 
-def _kind(name: str, stored: str) -> Kind:
+def _kind(view: str, name: str, stored: str) -> Kind:
     if name.endswith("_at") or name == "at":
         return "timestamp"
-    return "bigint" if stored == "INTEGER" or name in NUMBERS else "string"
+    if not stored and (view == STATS or name in NUMBERS):
+        return "bigint"
+    return DECLARED.get(stored, "string")
 
 
 def _of_view(name: str, view: str) -> Table:
-    # The view's own body is for people: a value, text or base64, without a word on which of them.
-    given = {column: kind for column, kind in declared()[view].items() if column != "body"}
-    kinds = {column: _kind(column, kind) for column, kind in given.items()}
+    given = dict(declared()[view])
+    if "frame" in given:  # its body is for people: a value, text or base64, and does not say which
+        del given["body"]
+    kinds = {column: _kind(view, column, kind) for column, kind in given.items()}
     sql = {column: _sql(column, kinds[column], computed=not kind) for column, kind in given.items()}
     kinds["_epoch"] = ASKED["_epoch"]
     if "frame" in given:

@@ -47,7 +47,9 @@ class NoSuchPath(OncewardError):
     """A path or a glob matches nothing: correct it; the message begins like Spark's own."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"[PATH_NOT_FOUND] Path does not exist: {path}. SQLSTATE: 42K03")
+        self.sentence = f"Path does not exist: {path}. SQLSTATE: 42K03"
+        """The message without the condition, which Spark puts before it."""
+        super().__init__(f"[PATH_NOT_FOUND] {self.sentence}")
         self.path = path
 
     def __reduce__(self) -> tuple[type[NoSuchPath], tuple[str]]:

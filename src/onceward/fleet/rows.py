@@ -26,6 +26,7 @@ Rows = list[tuple[Any, ...]]
 TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "string": pa.string(),
     "bigint": pa.int64(),
+    "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
     "variant": pa.struct(

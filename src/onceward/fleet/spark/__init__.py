@@ -51,6 +51,10 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
     Return one table of all files that *path* names: a glob, a folder, or several of them.
 
     *options* are those of the format, with underscores or as Spark spells them.
+
+    Raises:
+        AnalysisException: a path does not exist, or the table, an option or a column is wrong.
+
     """
     return _start().read(spark, path, table, **options)
 
@@ -67,7 +71,8 @@ def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
     query="its own name", batch=batch))``.
 
     Raises:
-        InvalidOption: senders are named by ``agent`` and by ``_db``, which may be one file.
+        AnalysisException: an option or a column is wrong, or senders are named by ``agent`` and by
+            ``_db``, which may be one file.
 
     """
     _start().send(frame, path, **options)

@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql.types import (
     BinaryType,
     DataType,
+    DoubleType,
     LongType,
     StringType,
     StructField,
@@ -23,6 +24,7 @@ from onceward.fleet.spark.options import plain
 TYPES: Final[Mapping[Kind, DataType]] = {
     "string": StringType(),
     "bigint": LongType(),
+    "double": DoubleType(),
     "timestamp": TimestampType(),
     "binary": BinaryType(),
     "variant": VariantType(),

@@ -44,6 +44,8 @@ COUNTED: Final = {
     # A message has many of them, and may have others after a restore.
     "onceward_transitions": Rows("_onceward_transitions", "id || to_state || at", "at"),
     "onceward_runs": Rows("_onceward_runs", "id", "started_at"),
+    "onceward_failed_attempts": Rows("_onceward_failed_attempts", "message_id", "failed_at"),
+    "onceward_drops": Rows("_onceward_drops", "id", "dropped_at"),
 }
 SETTLED_NS: Final = 2_000_000_000
 """A file that changed less than this ago is examined again: its times may not show a change."""

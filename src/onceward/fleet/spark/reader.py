@@ -13,10 +13,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from onceward.fleet import plan
-from onceward.fleet.columns import VIEWS, InvalidOption, Kind, tables
+from onceward.fleet.columns import InvalidOption, Kind, tables, views
 from onceward.fleet.evidence import FILE_FACTS, file_row
 from onceward.fleet.opening import FILE_STATES, Source, Unreadable
 from onceward.fleet.rows import TYPES, Wanted, batches, edges, snapshot
+from onceward.fleet.spark import mistakes
 from onceward.fleet.spark.held import held
 from onceward.fleet.spark.options import Options
 from onceward.message.log import log
@@ -39,6 +40,7 @@ class Reader(DataSourceReader):
         self._options = options
         self._wanted = Wanted(wanted_columns(options, schema), options.where, options.batch_rows)
 
+    @mistakes.reported()
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks by the files' names and sizes; only files larger than a task are read."""
         options = self._options
@@ -143,9 +145,9 @@ def _quarantine(
 
 def _read_all(source: Source, piece: plan.Slice) -> None:
     """Raise Unreadable for what a reader of any table would find."""
-    for table in (tables()[name] for name in VIEWS):
-        contents = ["frame"] if "frame" in table.columns else []
-        wanted = Wanted(table.named(["*", *contents]))
+    for table in (tables()[name] for name in views()):
+        contents = [name for name in ("frame", "body") if name in table.columns]
+        wanted = Wanted(table.named(["*", *contents[:1]]))  # a body is read from its frame
         for part in table.parts:
             for _ in batches(source, part, wanted, piece):
                 pass

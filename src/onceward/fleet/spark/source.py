@@ -15,10 +15,10 @@ from pyspark.sql.datasource import (
 
 from onceward.fleet import files
 from onceward.fleet.columns import InvalidOption
-from onceward.fleet.spark import catalog
+from onceward.fleet.spark import catalog, mistakes
 from onceward.fleet.spark.options import Options
 from onceward.fleet.spark.reader import Reader
-from onceward.fleet.spark.stream import StreamReader
+from onceward.fleet.spark.stream import Refusing, StreamReader
 from onceward.fleet.spark.writer import Sending, StreamWriter, Writer
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Onceward(DataSource):
         """Return the format's name."""
         return "onceward"
 
+    @mistakes.reported()
     def schema(self) -> StructType:
         """
         Return the columns that the options name.
@@ -50,21 +51,27 @@ class Onceward(DataSource):
         files.check(options.path)
         return catalog.typed(options.named(), self._given)
 
+    @mistakes.reported()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader of a table."""
         return Reader(Options.of(catalog.options(self._given, schema)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the stream reader of a table."""
-        options = Options.of(catalog.options(self._given, schema))
-        files.check(options.path)
-        return StreamReader(options, schema)
+        """Return the stream reader of a table; one that fails the query where options are wrong."""
+        try:
+            options = Options.of(catalog.options(self._given, schema))
+            files.check(options.path)
+            return StreamReader(options, schema)
+        except (InvalidOption, files.NoSuchPath) as error:
+            return Refusing(error)
 
+    @mistakes.reported()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """Return the batch writer of a frame."""
         _refuse(overwrite=overwrite)
         return Writer(Sending.of(self._given), schema)
 
+    @mistakes.reported()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as above
         """Return the stream writer."""
         _refuse(overwrite=overwrite)

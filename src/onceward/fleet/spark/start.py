@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pyspark import SparkContext
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import coalesce, col, lit
 
 from onceward.fleet import files
 from onceward.fleet.columns import InvalidOption
-from onceward.fleet.spark import gateway
-from onceward.fleet.spark.options import spelt
+from onceward.fleet.spark import gateway, mistakes
+from onceward.fleet.spark.options import Options, spelt
 from onceward.fleet.spark.spool import BY
+from onceward.fleet.spark.writer import Sending, check
 
 MEMORY: Final = "2g"
 CORES: Final = os.cpu_count() or 1
@@ -96,24 +96,27 @@ def stop() -> None:
 def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: Any) -> DataFrame:
     """Return one table of all files that *path* names."""
     paths = [absolute(one) for one in ([path] if isinstance(path, str) else path)]
-    try:
+    given = {"table": table} | {spelt(name): _text(value) for name, value in options.items()}
+    with mistakes.analysed():
         files.check(paths)
-    except files.NoSuchPath as error:
-        raise AnalysisException(str(error), "PATH_NOT_FOUND", {"path": error.path}) from error
-    given = {spelt(name): _text(value) for name, value in options.items()}
-    return spark.read.format("onceward").option("table", table).options(**given).load(paths)
+        Options.of({**given, "path": json.dumps(paths)})
+    return spark.read.format("onceward").options(**given).load(paths)
 
 
 def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
     """Send the rows of a frame from the executors, all rows of one sender by one of them."""
     by = [name for name in BY if name in frame.columns]
-    if len(by) > 1:
-        raise InvalidOption("columns agent and _db may name the same file twice: keep one of them")
+    paths = [absolute(one) for one in ([path] if isinstance(path, str) else path)]
+    given = {spelt(name): _text(value) for name, value in options.items()}
+    with mistakes.analysed():
+        if len(by) > 1:
+            twice = "columns agent and _db may name the same file twice: keep one of them"
+            raise InvalidOption(twice)
+        Sending.of(given)
+        check(frame.schema)
     rows = frame.repartition(*(coalesce(col(name), lit("")) for name in by))
     writer = rows.write.format("onceward").mode("append").option("commits", "executors")
-    writer = writer.options(**{spelt(name): _text(value) for name, value in options.items()})
-    paths = [absolute(one) for one in ([path] if isinstance(path, str) else path)]
-    writer.save(paths[0] if len(paths) == 1 else json.dumps(paths))
+    writer.options(**given).save(paths[0] if len(paths) == 1 else json.dumps(paths))
 
 
 def absolute(path: str) -> str:

@@ -19,13 +19,38 @@ from onceward.fleet import plan
 from onceward.fleet.columns import InvalidOption
 from onceward.fleet.opening import PASSING, Unreadable
 from onceward.fleet.rows import Wanted
-from onceward.fleet.spark import follow
+from onceward.fleet.spark import follow, mistakes
 from onceward.fleet.spark.options import Options
 from onceward.fleet.spark.positions import Manifests, Offset, Positions, start
 from onceward.fleet.spark.reader import Task, read, settle, wanted_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+class Refusing(DataSourceStreamReader):
+    """
+    Fails a query by its first call.
+
+    Spark hides an error that ``streamReader`` raises behind one of its own.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @mistakes.reported()
+    def initialOffset(self) -> Offset:
+        """Raise the error."""
+        raise self._error
+
+    @mistakes.reported()
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002 - Spark's signature
+        """Raise the error, where the query began earlier."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as above
+        """Raise the error; nothing is planned."""
+        raise self._error
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

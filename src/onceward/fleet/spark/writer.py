@@ -21,6 +21,7 @@ from onceward.fleet.spark import sink
 from onceward.fleet.spark.options import flag, paths
 from onceward.fleet.spark.spool import Spool
 from onceward.message.log import log
+from onceward.message.names import quoted
 
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
@@ -81,12 +82,12 @@ class Sending:
                 f"there is no writing option {unknown[0]!r}: the options are "
                 f"{', '.join(sink.WRITING)}"
             )
-        chosen = {name: field for name, field in OPTIONS.items() if name in known}
-        try:
-            options = {field: convert(known[name]) for name, (field, convert) in chosen.items()}
-        except (ValueError, KeyError) as error:
-            raise InvalidOption(f"an option of writing is invalid: {error}") from error
-        return cls(sink.Batch(**options), numbered="batch" in chosen)
+        options = {
+            field: _value(name, known[name], convert)
+            for name, (field, convert) in OPTIONS.items()
+            if name in known
+        }
+        return cls(sink.Batch(**options), numbered="batch" in known)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Collect the rows of one task for the driver, or send them where executors commit."""
@@ -135,7 +136,7 @@ class Writer(DataSourceArrowWriter):
     """Sends the rows of a frame."""
 
     def __init__(self, sending: Sending, schema: StructType) -> None:
-        _check(schema)
+        check(schema)
         self._sending = sending
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -156,7 +157,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, sending: Sending, schema: StructType) -> None:
         if sending.numbered:
             raise InvalidOption("a stream numbers its batches itself: omit the option batch")
-        _check(schema)
+        check(schema)
         self._sending = sending
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -171,7 +172,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: files recognise their committed batches, and nothing else was written."""
 
 
-def _check(schema: StructType) -> None:
+def _value(name: str, text: str, convert: Callable[[str], Any]) -> Any:
+    try:
+        return convert(text)
+    except (ValueError, KeyError) as error:
+        spelt = next(each for each in sink.WRITING if each.lower() == name)
+        raise InvalidOption(f"option {spelt} does not accept {quoted(text)}") from error
+
+
+def check(schema: StructType) -> None:
     """Raise InvalidOption unless rows of this schema can be messages."""
     sink.check_columns(schema.fieldNames())
     for kind in _keys(schema):
