@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,8 @@ import text
 from navigation import navigation
 from staging import DOCS, HERE, ROOT, linked, stage
 
+SEARCH = re.compile(r"^<!-- search: (?P<words>.+) -->$", re.MULTILINE)
+"""Words that readers look for and that a page does not use."""
 FORWARD = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -70,6 +73,7 @@ def build(folder: Path, place: Path) -> int:
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(folder / "site", place)
         mend(place)
+        find(place, pages)
         text.write(place, pages, order())
     return ran.returncode
 
@@ -80,6 +84,16 @@ def mend(place: Path) -> None:
         page = path.read_text(encoding="utf-8")
         if "<th></th>" in page:
             path.write_text(page.replace("<th></th>", "<td></td>"), encoding="utf-8")
+
+
+def find(place: Path, pages: dict[str, str]) -> None:
+    """Add to the index the words of other tools that a page says it answers to."""
+    index = json.loads((place / "search.json").read_text(encoding="utf-8"))
+    items = {each["location"]: each for each in index["items"]}
+    for name, page in pages.items():
+        if found := SEARCH.search(page):
+            items[f"{name.removesuffix('.md')}/"]["text"] += f"<p>{found['words']}</p>"
+    (place / "search.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 def order() -> list[dict[str, Any]]:

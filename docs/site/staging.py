@@ -29,6 +29,8 @@ MOVED = {
 """Pages of the site by the files of the repository that say the same."""
 
 SETUP = re.compile(r"^<!-- setup\n(?P<text>.*?)^-->$", re.MULTILINE | re.DOTALL)
+BEGIN = re.compile(r"^\*\*\[Begin with .+\)\*\*.*$", re.MULTILINE)
+"""The line of the front page whose link is a button of the site."""
 COMMENT = re.compile(r"^<!--.*?-->\n?", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(
     r"^```(?P<language>\w+)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -74,7 +76,8 @@ def written() -> dict[str, str]:
     }
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     found["changelog.md"] = linked(changelog, "CHANGELOG.md", "changelog.md")
-    found["index.md"] = parted(found["index.md"])[0]  # the navigation of the site is the map
+    front = parted(found["index.md"])[0]  # the navigation of the site is the map
+    found["index.md"] = BEGIN.sub(r"\g<0>\n{ .begin }", front)
     return found
 
 

@@ -62,6 +62,17 @@ def test_setup_is_folded_and_variants_are_tabs(site: Site) -> None:
     assert "*Sync*" not in front
 
 
+def test_a_page_says_something_before_its_setup() -> None:
+    """The first thing under a title is a sentence or a command, not a box about the examples."""
+    pages = {path: path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
+
+    assert [] == [
+        path.name
+        for path, text in pages.items()
+        if re.match(r"# .+\n(?:<!-- search: .+ -->\n)?\s*<!-- setup\n", text)
+    ]
+
+
 def test_a_block_has_the_name_of_its_file(site: Site) -> None:
     """What is to be saved says where."""
     page = (site.place / "start/quickstart/index.html").read_text(encoding="utf-8")

@@ -131,6 +131,48 @@ def test_the_search_finds_a_method(open_page: Open) -> None:
     playwright.expect(found).to_have_attribute("href", re.compile("reference/api/session/"))
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("fan out", "how-to/publish-and-subscribe/"),
+        ("chain tasks", "how-to/work-in-steps/"),
+        ("human approval", "how-to/work-in-steps/"),
+        ("saga", "how-to/work-in-steps/"),
+        ("jupyter", "how-to/inspect-with-sql/"),
+        ("kubernetes", "how-to/deploy/"),
+        ("poison message", "how-to/deal-with-dead-letters/"),
+    ],
+)
+def test_the_search_knows_the_words_of_other_tools(open_page: Open, words: str, page: str) -> None:
+    """A page is found by words that it does not use itself."""
+    opened = open_page("")
+    opened.get_by_role("button", name="Search").first.click()
+    opened.get_by_role("combobox").first.fill(words)
+    found = opened.get_by_role("option")
+    playwright.expect(found.first).to_be_visible()
+
+    assert [] != [each for each in found.all() if f"/{page}?" in (each.get_attribute("href") or "")]
+
+
+def test_the_front_page_begins_with_what_to_do(open_page: Open) -> None:
+    """Installation and the button are on the first screen, the icon that copies is seen there."""
+    page = open_page("", viewport={"width": 1280, "height": 720}, color_scheme="light")
+    button = page.get_by_role("link", name="Begin with the quickstart")
+    icon = page.locator(".md-code__button").first
+    colour = "each => getComputedStyle(each)"
+
+    playwright.expect(page.get_by_text("pip install onceward").first).to_be_in_viewport()
+    playwright.expect(button).to_be_in_viewport()
+    assert "rgba(0, 0, 0, 0)" != button.evaluate(f"{colour}.backgroundColor")
+    assert 0.5 <= _opacity(icon.evaluate(f"{colour}.color"))
+
+
+def _opacity(colour: str) -> float:
+    """Return how far a colour covers what is behind it."""
+    parts = re.findall(r"[\d.]+", colour)
+    return float(parts[3]) if len(parts) > 3 else 1.0
+
+
 def test_a_block_is_copied(open_page: Open) -> None:
     """The button takes the code, without anything around it."""
     page = open_page("start/quickstart/", permissions=["clipboard-read", "clipboard-write"])
