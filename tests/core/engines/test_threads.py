@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from threading import Event, get_ident
+from threading import Event, Semaphore, get_ident
 from typing import Any
 
 import pytest
@@ -69,8 +69,10 @@ class Counted:
 class Waited(EngineTask):
     """A task whose end a test waits for."""
 
-    def __init__(self, work: Callable[[], float | None]) -> None:
-        super().__init__("onceward-test", work)
+    def __init__(
+        self, work: Callable[[], float | None], beat: Callable[[], float] | None = None
+    ) -> None:
+        super().__init__("onceward-test", work, beat=beat)
         self.over: Event = Event()
 
 
@@ -131,6 +133,130 @@ def test_tasks_that_hang_delay_no_other(threads: EngineThreads) -> None:
     for work in hanging:
         work.go_on.set()
     assert ended(threads, *tasks)
+
+
+class Pulse:
+    """The lock on which a heartbeat waits, and for how long it does so now."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock, self.release, self.seconds = lock, lock.release, 0.0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1.0) -> bool:
+        """Wait."""
+        self.seconds = timeout
+        return bool(self._lock.acquire(blocking, timeout))
+
+
+@pytest.fixture
+def dozes(threads: EngineThreads, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
+    """Let no heartbeat come by the clock while nothing happens; tell whether it waits for long."""
+    monkeypatch.setattr(engine_threads_module, "DOZE", 10 * LIMIT)
+    monkeypatch.setattr(threads, "_pulse", pulse := Pulse(threads._pulse))
+    return lambda: threads._dozes and pulse.seconds > LIMIT
+
+
+def test_tasks_that_hang_delay_no_other_between_rare_beats(
+    threads: EngineThreads, dozes: Callable[[], bool]
+) -> None:
+    """A task that waits for a thread wakes the heartbeat, which gets it one."""
+    hanging = [Counted(held=True) for _ in range(AT_ONCE)]
+    tasks = [planned(threads, work, 0.0) for work in hanging]
+    assert [True] * len(hanging) == [work.began.wait(LIMIT) for work in hanging]
+    until(dozes)
+    more = [Counted(held=True) for _ in range(8)]
+    tasks += [planned(threads, work, 0.0) for work in more]
+
+    assert [True] * len(more) == [work.began.wait(LIMIT) for work in more]
+    for work in hanging + more:
+        work.go_on.set()
+    assert ended(threads, *tasks)
+
+
+def test_a_thread_waits_for_the_files_between_rare_beats(
+    threads: EngineThreads, dozes: Callable[[], bool]
+) -> None:
+    """The one that waits takes a task that hangs: another one waits instead, and watches time."""
+    hanging = [Counted(held=True) for _ in range(2)]
+    tasks = [planned(threads, hanging[0], 0.0)]
+    until(dozes)
+    tasks.append(planned(threads, hanging[1], 0.0))
+    assert hanging[1].began.wait(LIMIT)
+    later = Counted()
+    tasks.append(planned(threads, later, 0.01))
+
+    assert later.began.wait(LIMIT)
+    for work in hanging:
+        work.go_on.set()
+    assert ended(threads, *tasks)
+
+
+class Beaten(Waited):
+    """A task that runs until it may end, and wants rare beats."""
+
+    def __init__(self, beat: Callable[[], object]) -> None:
+        self.work = Counted(held=True)
+
+        def rare() -> float:
+            beat()
+            return 10 * LIMIT
+
+        super().__init__(self.work, rare)
+
+
+def test_a_rare_beat_comes_soon_when_something_happens(
+    threads: EngineThreads, dozes: Callable[[], bool]
+) -> None:
+    """A notification, a call that ends and a task that begins: each has its beat at once."""
+    beats, others = Semaphore(0), Semaphore(0)
+    task, other = Beaten(beats.release), Beaten(others.release)
+    threads.start()
+    threads.plan(task, 0.0)
+
+    def beaten_after(happens: Callable[[], object], beats: Semaphore = beats) -> bool:
+        until(dozes)
+        while beats.acquire(blocking=False):
+            pass
+        happens()
+        return beats.acquire(timeout=LIMIT)
+
+    def begin() -> None:
+        with threads._lock:
+            other.state = "queued"
+            threads._queue.append(other)
+            threads._take()
+
+    assert beaten_after(lambda: threads.notify(task))
+    assert beaten_after(lambda: threads.notify_one([task]))
+    assert beaten_after(lambda: threads.beat_soon(task))
+    assert beaten_after(begin, others)
+    threads._running.discard(other)
+    task.work.go_on.set()
+    assert ended(threads, task)
+
+
+def test_what_happens_during_a_beat_causes_the_next_one(
+    threads: EngineThreads, dozes: Callable[[], bool]
+) -> None:
+    """A notification that comes before the heartbeat waits is not lost."""
+    asked, notified, again = Event(), Event(), Event()
+
+    def beat() -> None:
+        if notified.is_set():
+            again.set()
+        elif asked.is_set():
+            notified.set()
+            threads.notify(task)
+
+    task = Beaten(beat)
+    threads.start()
+    threads.plan(task, 0.0)
+    until(dozes)
+    asked.set()
+    threads.beat_soon(task)
+
+    assert again.wait(LIMIT)
+    task.work.go_on.set()
+    assert ended(threads, task)
 
 
 @pytest.fixture

@@ -165,6 +165,10 @@ class EngineLoop(EngineTask):
         if self.thread == get_ident():
             self._threads.hold_wakes()
 
+    def beat_soon(self) -> None:
+        """Have the heartbeat beat soon, although the last beat asked for a later one."""
+        self._threads.beat_soon(self)
+
     def wake_next(self) -> None:
         """Wake one more loop of the team, because there is more work."""
         if self._team is not None:

@@ -44,6 +44,8 @@ QUICK_TICK: Final = 0.002
 """Seconds between two heartbeats just after a task has begun."""
 TICK: Final = 0.02
 """Seconds between two heartbeats; a task that waits longer gets a new thread."""
+DOZE: Final = 0.25
+"""Maximum seconds between two heartbeats while nothing begins, waits or is notified."""
 STARTED_AT_ONCE: Final = 8
 """Maximum threads that one heartbeat starts."""
 TOGETHER: Final = 0.05
@@ -133,6 +135,10 @@ class EngineThreads:
         self._selector.register(self._wakeup[0], selectors.EVENT_READ)
         self._rests = False
         """Whether the heartbeat waits for a task."""
+        self._dozes = False
+        """Whether it waits for its next beat, and may be woken before."""
+        self._news = False
+        """Whether a task with beats has begun or was notified since the last beat."""
         self._pulse = Lock()
         self._pulse.acquire()
         self._heart: Thread | None = None
@@ -181,6 +187,14 @@ class EngineThreads:
             if task.state == "idle":
                 self._enqueue(task)
                 self._summon()
+            elif task.beat is not None:
+                self._hurry()
+
+    def beat_soon(self, task: EngineTask) -> None:
+        """Beat a running task soon, although its last beat asked for a later one."""
+        with self._lock:
+            if task.state == "running":
+                self._hurry()
 
     def hold_wakes(self) -> None:
         """
@@ -207,6 +221,7 @@ class EngineThreads:
             for task in tasks:
                 if task.state == "running":
                     task.notified = True
+                    self._hurry()
                 elif task.state == "idle":
                     idle = task
                 queued |= task.state == "queued"
@@ -260,6 +275,8 @@ class EngineThreads:
         task.queued_at = monotonic()
         self._queue.append(task)
         task.state = "queued"
+        if self._dozes:
+            self._wake_heart()
 
     # -- files ------------------------------------------------------------------------------
 
@@ -364,6 +381,8 @@ class EngineThreads:
             if self._rests:
                 self._rests = False
                 self._pulse.release()
+            elif task.beat is not None:
+                self._hurry()
             return task
         return None
 
@@ -453,16 +472,41 @@ class EngineThreads:
         while True:
             with self._lock:
                 self._rests = rests = not self._running
+                self._news = False
             if rests:
                 self._pulse.acquire()
-            time.sleep(self._look_after_runs())
+            self._doze(self._look_after_runs())
             with self._lock:
                 self._relieve()
+
+    def _doze(self, seconds: float) -> None:
+        """Wait for the next beat: at least QUICK_TICK, and not longer than a task can wait."""
+        time.sleep(QUICK_TICK)
+        with self._lock:
+            if self._news or seconds <= QUICK_TICK:
+                return
+            if self._queue or not self._waits:  # a thread may be missing
+                seconds = TICK
+            self._dozes = True
+        self._pulse.acquire(timeout=seconds - QUICK_TICK)
+        with self._lock:
+            self._dozes = False
+            self._pulse.acquire(blocking=False)  # it may have been released after the wait
+
+    def _hurry(self) -> None:
+        """Have the heartbeat look soon at a task that it beats."""
+        self._news = True
+        if self._dozes:
+            self._wake_heart()
+
+    def _wake_heart(self) -> None:
+        self._dozes = False  # first: a caller may be interrupted
+        self._pulse.release()
 
     def _look_after_runs(self) -> float:
         """Call the beat of each running task; return the seconds until the next one."""
         running = self._running.copy()
-        rest = TICK if running else QUICK_TICK
+        rest = DOZE if running else QUICK_TICK
         for task in running:
             if task.beat is not None:
                 try:

@@ -16,7 +16,7 @@ from onceward.core import requests
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, Team, lane_reaper
 from onceward.core.engine.event_emitter import kind_of, settlement_event
-from onceward.core.engine.threads import QUICK_TICK, TICK
+from onceward.core.engine.threads import DOZE, QUICK_TICK, TICK
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.commit_batch import CLAIM_LOST, CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
@@ -550,6 +550,8 @@ class Worker:
         return disabled or lanes.agenda(self._db.read).paused_at is not None
 
     def _handle(self, leased: LeasedMessage, ready: Prepared | Settlement) -> Settlement:
+        if self._took is not None and self._took > TICK:  # beats may be rare since that call
+            self._loop.beat_soon()
         self._took = None
         if leased.expires_at is not None and leased.expires_at <= self._db.now():
             return self._told(leased, Done("expired"))
@@ -772,37 +774,60 @@ class Worker:
     # -- heartbeat --------------------------------------------------------------------------
 
     def _beat(self) -> float:
-        """Make the keeper beat while a claim is handled; see ``EngineTask``."""
+        """
+        Make the keeper beat while a claim is handled; see ``EngineTask``.
+
+        Beats are frequent while a call may still be quick, and rare once it takes long: its timeout
+        and its leases are due by the clock, and whatever else is due notifies.
+        """
         if self._active:
             self._keeper.notify()
-        return QUICK_TICK if self._quick else TICK
+        run = self._run_now
+        if run is None or (took := monotonic() - run.started) < TICK:
+            return QUICK_TICK if self._quick else TICK
+        if took < DOZE:
+            return TICK
+        left = run.limit - took
+        return max(TICK, min(DOZE, self._settings.lease / 6, left if left > 0 else DOZE))
 
-    def _keep(self) -> None:
+    def _keep(self) -> float | None:
         """Beat for the current claim; this may wait for its file."""
         if not (self._active or self._held):
-            return
+            return None
         now = monotonic()
         due = now - self._beaten >= max(0.05, self._settings.lease / 3)
         self._beaten = now if due else self._beaten
-        with suppress(OncewardError):  # the file fails: its round reports that
-            self._look_after(due=due)
+        try:
+            return self._look_after(due=due)
+        except OncewardError:  # the file fails: its round reports that
+            return None
 
-    def _look_after(self, *, due: bool) -> None:
-        """Stop late calls, release waiting lanes, and prolong leases if *due*."""
+    def _look_after(self, *, due: bool) -> float | None:
+        """
+        Stop late calls, release waiting lanes, and prolong leases if *due*.
+
+        Return the seconds until another lane is due, for which a worker may be missing.
+        """
         self._stop_late()
         self._stop_cancelled()
         if self._unbegun and self._is_slow():
             self._give_back(self._batch.heartbeat)
         self._batch.heartbeat(self._prolong if due else None)
-        self._add_worker()
+        return self._add_worker()
 
-    def _add_worker(self) -> None:
-        """Start another worker, if allowed, while a call takes time and others wait."""
+    def _add_worker(self) -> float | None:
+        """
+        Start another worker, if allowed, while a call takes time and others wait.
+
+        Return the seconds until more may wait, if it is known.
+        """
         run = self._run_now
         if run is None or not self._may_grow or monotonic() - run.started < CLAIM_WAITS:
-            return
-        if lanes.agenda(self._db.read).ready:
+            return None
+        _, ready, due_at = lanes.agenda(self._db.read)
+        if ready:
             self._may_grow = self._grow()
+        return None if due_at is None else max(TICK, (due_at - self._db.now()) / 1000)
 
     def _is_slow(self) -> bool:
         """Return whether the running handler is no longer quick."""
