@@ -446,6 +446,8 @@ def test_a_path_that_sqlite_cannot_open_is_told_with_its_length(tmp_path: Path) 
 
     with pytest.raises(InvalidArgument, match="the path has 505 bytes, and SQLite opens at"):
         Postbox(folder / f"{'c' * (room + 1)}.db", agent="shop", start=False)
+
+
 @pytest.mark.parametrize("end", ["", "-wal", "-shm"])
 def test_a_file_that_may_not_be_written_is_named(closed: Path, end: str) -> None:
     """A database or side file with mode 0400 is named, and nothing is created beside it."""

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
+from importlib import import_module
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from onceward.api.agents import Agents
-    from onceward.api.aio import AsyncPostbox
     from onceward.api.dead_letters import DeadLetters
     from onceward.api.sessions import Sessions
     from onceward.core.handle.worker import Worker
@@ -158,7 +158,7 @@ class Postbox(Session, EventSource):
     """
 
     _shared_loop: Shared[AbstractEventLoop] | None = None
-    _face: AsyncPostbox | None = None
+    _face: Any = None
     limits: Limits
     """Limits of the file: messages, bytes, rates."""
 
@@ -247,12 +247,12 @@ class Postbox(Session, EventSource):
                 run_to_end(pending, self._own_loop())
         self._declare_awaited()
 
-    def _async_face(self) -> AsyncPostbox:
+    def _async_face(self) -> Any:
         """Return this postbox for coroutines; it lives as long as this one."""
-        from onceward.api.aio import face_of  # noqa: PLC0415 - it imports this module
+        aio = import_module("onceward.api.aio")  # which is built on this module
 
         if self._face is None:
-            self._face = face_of(self, self._own_loop())
+            self._face = aio.face_of(self, self._own_loop())
         return self._face
 
     def _join_session(self, parts: ExitStack, *, engines: bool) -> None:
