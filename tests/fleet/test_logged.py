@@ -316,8 +316,10 @@ def test_a_message_is_kept_until_a_wait_takes_it(world: World, tmp_path: Path) -
         dict(reconcile(world.folder, rules=rules).verdicts),
     ]
 
+    epochs = {len(file.manifest.epochs) for file in ship.ShippedLog(str(tmp_path / "log")).files()}
     assert [{"kept": 1}] * 2 == kept
     assert [{"delivered_once": 2}] * 3 == taken
+    assert {1} == epochs, "the row that changed is no other past of its file"
 
 
 def test_a_kept_message_is_not_pruned_once_it_is_shipped(world: World, tmp_path: Path) -> None:
