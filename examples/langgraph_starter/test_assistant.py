@@ -8,10 +8,10 @@ from onceward.testing import Harness
 def test_a_task_is_done_when_it_is_approved() -> None:
     """The question and the result are two replies, days apart."""
     with Harness(assistant) as harness:
-        harness.send(Task(goal="Pay the baker"), sender="caller", session="s")
+        harness.send(Task(goal="Pay the baker"), sender="caller", reply_to="caller", session="s")
         harness.deliver()
         harness.advance("3d")
-        harness.send(Approval(), sender="caller", session="s")
+        harness.send(Approval(), sender="caller", reply_to="caller", session="s")
         harness.deliver()
 
         replies = harness.sent("caller", str)
@@ -22,7 +22,7 @@ def test_a_task_is_done_when_it_is_approved() -> None:
 def test_a_crash_does_nothing_twice() -> None:
     """A process that dies after the plan was stored continues after it."""
     with Harness(assistant) as harness:
-        harness.send(Task(goal="Pay the baker"), sender="caller")
+        harness.send(Task(goal="Pay the baker"), sender="caller", reply_to="caller")
         with harness.crash_at("stored-step"):
             harness.deliver()
         harness.advance(60)  # the lease of the dead process expires

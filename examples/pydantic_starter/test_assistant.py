@@ -8,7 +8,7 @@ from onceward.testing import Harness
 def test_a_task_is_answered() -> None:
     """The model calls the tools, and its answer is the reply."""
     with brain.override(model="test"), Harness(assistant) as harness:
-        harness.send(Task(goal="remember the milk"), sender="caller")
+        harness.send(Task(goal="remember the milk"), sender="caller", reply_to="caller")
         harness.deliver()
 
         [answer] = harness.sent("caller", str)

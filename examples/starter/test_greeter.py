@@ -9,7 +9,7 @@ def test_a_greeting_is_sent_and_counted() -> None:
     """Every message gets a greeting and is counted under its name."""
     with Harness(greeter) as harness:
         for name in ("Ada", "Ada", "Bo"):
-            harness.send(Hello(name=name), sender="caller")
+            harness.send(Hello(name=name), sender="caller", reply_to="caller")
         harness.deliver()
 
         texts = [each.text for each in harness.sent("caller", Greeting)]

@@ -21,7 +21,7 @@ def cut(ask: Callable[[int], Iterable[T]], limit: int) -> list[T]:
         limit: Rows to print.
 
     """
-    if limit < 0:
+    if limit <= 0:  # what is asked knows whether 0 is wrong
         return [*ask(limit)]
     rows = [*ask(limit + COUNTED)]
     if (more := len(rows) - limit) > 0:
@@ -31,7 +31,7 @@ def cut(ask: Callable[[int], Iterable[T]], limit: int) -> list[T]:
 
 def cut_bodies(ask: Callable[[int], Iterable[T]], limit: int) -> list[T]:
     """Do as ``cut``, but read one row more at most: each row has a body of any size."""
-    if limit < 0:
+    if limit <= 0:  # what is asked knows whether 0 is wrong
         return [*ask(limit)]
     rows = [*ask(limit + 1)]
     if len(rows) > limit:
