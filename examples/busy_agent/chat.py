@@ -39,7 +39,8 @@ async def code(run: AsyncRun) -> str | None:
     steps = [*run.previous.partial, "rewrite it with ast"]
     await run.checkpoint(steps)
     await run.dispatch("tester", {"test": steps})
-    return "rewritten, and given to the tester"
+    await run.send("user", "rewritten, and given to the tester")
+    return None
 
 
 async def first_try(run: AsyncRun) -> str:

@@ -149,7 +149,7 @@ def test_setup_says_how_each_stream_is(cli: Cli, server: NatsServer) -> None:
     asyncio.run(change(allow_direct=True))
     fourth = cli(*apply, "--json")
 
-    assert ["OW_PARCELS was made: 0 messages, 0 bytes", "OW_ANSWERS was made"] == [
+    assert ["OW_PARCELS was made: 0 messages, 0 of 1073741824 bytes", "OW_ANSWERS was made"] == [
         first.err.splitlines()[0].partition(" ")[2],
         first.err.splitlines()[1].partition(" ")[2].partition(":")[0],
     ]

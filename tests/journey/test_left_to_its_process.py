@@ -27,11 +27,11 @@ STATES = "SELECT state, count(*) FROM onceward_outbox GROUP BY state"
 HANDLER = """
 import sqlite3
 from contextlib import closing
-from onceward import Agent
+from onceward import Agent, Context
 tasks = Agent("tasks")
 
 @tasks.on("mark")
-def mark(number: int) -> {answer}:
+def mark(number: int{answer}) -> None:
     with closing({connection}) as web, web:
         web.execute("UPDATE book SET done = done + 1 WHERE id = ?", (number,))
     {give}
@@ -68,7 +68,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("answer", [("None", "return"), ("str", 'return f"done {number}"')])
+@pytest.mark.parametrize(
+    "answer", [("", "return"), (", ctx: Context", 'ctx.reply(f"done {number}")')]
+)
 def test_handlers_use_the_senders_file_with_sqlite3(home: Path, answer: tuple[str, str]) -> None:
     """Each job is done once, and its outcome and answer are fetched by the relay."""
     (home / "job.py").write_text(
@@ -90,7 +92,7 @@ def test_handlers_use_the_senders_file_with_sqlite3(home: Path, answer: tuple[st
         home / "web.db", "SELECT count(*), min(done), max(done) FROM book"
     )
     assert [(0,)] == asked(home / "tasks.db", "SELECT count(*) FROM onceward_dead_letters")
-    answers = 2 * JOBS if answer[0] == "str" else 0
+    answers = 2 * JOBS if answer[0] else 0
     assert [(answers,)] == asked(home / "web.db", "SELECT count(*) FROM onceward_inbox")
 
 

@@ -42,12 +42,12 @@ def effects(box: Postbox) -> list[int]:
     return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
-@pytest.mark.parametrize("wanted", [[Job], Job | Note, ("job", "note"), 1])
+@pytest.mark.parametrize("wanted", [[Job], ("job", "note"), 1])
 def test_only_one_type_is_received(world: World, wanted: Any) -> None:
-    """A list, a union, several names and a number are refused, and no message is leased."""
+    """A list, several names and a number are refused, and no message is leased."""
     _, reader = delivered(world, 1)
 
-    with pytest.raises(InvalidArgument, match="receive one type, the name of one, or None"):
+    with pytest.raises(InvalidArgument, match="must be a type as which a body can be read"):
         reader.receive(wanted, timeout=0)
     assert reader.receive(Job, timeout=0) is not None
 

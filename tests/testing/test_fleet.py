@@ -76,7 +76,7 @@ def test_a_larger_fleet_has_more_of_everything(fleet: Fleet, tmp_path: Path) -> 
         for name in fleet.verdicts
         if twice.verdicts[name] != 2 * fleet.verdicts[name]
     }
-    assert {"dead_lettered", "delivered_once", "lost", "unprocessed"} == set(grown)
+    assert {"dead_lettered", "delivered_once", "kept", "lost", "unprocessed"} == set(grown)
     assert (2 * fleet.gaps, 2 * fleet.order, 2 * fleet.conversations) == (
         twice.gaps,
         twice.order,
