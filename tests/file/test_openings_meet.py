@@ -45,10 +45,9 @@ class Call(Thread):
 def paused_while_it_connects(work: Callable[[], Any]) -> Iterator[tuple[Call, Event]]:
     """Run *work* on a thread that stops in its next connection, once SQLite has the file open."""
     stopped, go_on = Event(), Event()
-    known = current_thread()
 
     def stop(_: apsw.Connection) -> None:
-        if current_thread() is not known and not stopped.is_set():
+        if isinstance(current_thread(), Call) and not stopped.is_set():  # no engine's thread
             stopped.set()
             go_on.wait(LIMIT)
 
