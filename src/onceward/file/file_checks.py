@@ -239,7 +239,7 @@ def is_gone(owner: str) -> bool:
 def boot_id() -> str:
     """Return the id of this boot of the operating system; empty if unknown."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

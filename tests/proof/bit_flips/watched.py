@@ -61,9 +61,9 @@ class Watched(Pair):
         super().promised(message_id, n)
         self.sent[message_id] = n
 
-    def _work(self, work: Work, ctx: Context) -> Answer:
+    def _work(self, work: Work, ctx: Context) -> None:
         self._compare_work(work, ctx)
-        return super()._work(work, ctx)
+        super()._work(work, ctx)
 
     def _answer(self, answer: Answer, ctx: Context) -> None:
         told = ctx.message.frame.inreplyto

@@ -136,9 +136,9 @@ def worker(folder: Path, _name: str) -> None:
     bob = Agent(BOB)
 
     @bob.on(Order)
-    def fulfil(order: Order, ctx: Context) -> Bill:
+    def fulfil(order: Order, ctx: Context) -> None:
         ctx.tx.execute(FULFILLED, (ctx.message.id, order.lane, order.number))
-        return Bill(order=ctx.message.id)
+        ctx.reply(Bill(order=ctx.message.id))
 
     with open_box(folder, bob, start=True):
         Event().wait()

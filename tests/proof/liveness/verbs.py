@@ -166,6 +166,8 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Peers.unsubscribe": lambda y: y.box.peers.unsubscribe("z", "news.*"),
     "DeadLetters.list": lambda y: y.box.dead_letters.list(),
     "DeadLetters.get": lambda y: y.box.dead_letters.get(y.sent),
+    "DeadLetters.edit": lambda y: y.box.dead_letters.edit(y.sent, {}),
+    "DeadLetters.checks": lambda y: y.box.dead_letters.checks("json"),
     "DeadLetters.replay": lambda y: y.box.dead_letters.replay(y.sent),
     "DeadLetters.replay_all": lambda y: y.box.dead_letters.replay_all(),
     "DeadLetters.discard": lambda y: y.box.dead_letters.discard(y.sent),

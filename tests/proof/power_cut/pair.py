@@ -320,7 +320,7 @@ class Pair:
             agent.on(Note)(self._note)
         return agent
 
-    def _work(self, work: Work, ctx: Context) -> Answer:
+    def _work(self, work: Work, ctx: Context) -> None:
         self._by_id[ctx.message.id] = work.n
         if "far" in self._engines and slow(work.n):
             self.clock.advance(ALONE)
@@ -331,7 +331,7 @@ class Pair:
         if refused(work.n):
             raise Reject(NO)
         ctx.tx.execute(TAKE_EFFECT, (work.n, ctx.message.session))
-        return Answer(n=work.n)
+        ctx.reply(Answer(n=work.n))
 
     def _works(self, works: list[Work], ctx: BatchContext) -> None:
         for each, message in zip(works, ctx.messages, strict=True):

@@ -268,11 +268,11 @@ def _person(name: str, names: tuple[str, ...], thinking: Thinking | None) -> Age
     follower = names[(names.index(name) + 1) % len(names)]
 
     @agent.on("json")
-    def do(body: dict[str, Any], ctx: Context) -> dict[str, Any] | None:
+    def do(body: dict[str, Any], ctx: Context) -> None:
         deed, first = body["do"], ctx.message.attempt == 1
         if deed == "think" and thinking is not None:
             thinking.work(ctx)
-            return None
+            return
         if deed != "note":
             ctx.tx.execute(
                 "INSERT INTO scratch (id, attempt) VALUES (?, ?)",
@@ -288,8 +288,7 @@ def _person(name: str, names: tuple[str, ...], thinking: Thinking | None) -> Age
             case "forward":
                 ctx.send(follower, {"n": body["n"], "do": "note"})
             case "reply":
-                return {"n": body["n"], "do": "note"}
-        return None
+                ctx.reply({"n": body["n"], "do": "note"})
 
     return agent
 
