@@ -90,6 +90,7 @@ class Process:
         self._slot = _take_slot(self)
         self.box: Postbox
         self.workers: list[Worker] = []
+        self._first_owners = set[str]()
         self.engines: SteppedEngines | None = None
         """Its engines, where they work as started ones do: their commits are shared."""
 
@@ -111,6 +112,7 @@ class Process:
             declare_awaited(self.box._db, self._declared._awaited)
         if self._declared.handlers:
             self.workers = self._workers(wrap)
+            self._first_owners = {worker.owner for worker in self.workers}
 
     def start_engines(self, *, is_dead: Callable[[str], bool], alone: bool) -> None:
         """Let the engines work as started ones do; *alone* says that no other process is there."""
@@ -120,10 +122,11 @@ class Process:
 
     @property
     def owners(self) -> set[str]:
-        """The owners of the leases that it may hold."""
+        """The owners of the leases that it may hold; a worker that was killed has another name."""
         if not hasattr(self, "box"):
             return set()
-        return {self.box._dispatcher.owner, *(worker.owner for worker in self.workers)}
+        present = {worker.owner for worker in self.workers}
+        return {self.box._dispatcher.owner} | present | self._first_owners
 
     def _workers(
         self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]
