@@ -57,7 +57,9 @@ elif kind == "run":
         called((run.message.body, run.message.attempt))
 
 reads = kind == "reader"
-options = {"retry_first": 0.01, "retry_cap": 0.01, "handler_retries": most - 1}
+# Its one call ends the process: of several, one may be noted, and not have begun.
+options = {"handler_retries": most - 1, "workers": 1, "max_runs": 1}
+options |= {"retry_first": 0.01, "retry_cap": 0.01}
 with Postbox(sys.argv[1], agent="worker" if reads else agent, start=not reads, **options) as box:
     while (now := box.file.stats())["inbox_pending"] + now["inbox_processing"]:
         if reads:
