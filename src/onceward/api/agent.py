@@ -120,7 +120,7 @@ class Agent(Handlers):
         for ``async def``); other parameters keep their defaults.
 
         The returned value is the reply to a message that asks for one (``ask``, ``request``). For
-        others it is no message: it is dropped, or with *keep_result* kept for ``result``.
+        others it is not sent: it is dropped, or with *keep_result* kept for ``result``.
 
         Raises:
             InvalidArgument: the pattern or an option breaks its rules, a handler of the

@@ -122,7 +122,7 @@ PARTS: Final = {
 
 
 def _check_loop(loop: object) -> None:
-    """Raise InvalidArgument for a value that is no event loop."""
+    """Raise InvalidArgument unless a value is an event loop."""
     if loop is not None and not hasattr(loop, "call_soon_threadsafe"):
         raise InvalidArgument(f"loop={quoted(loop)} must be an event loop, or None")
 

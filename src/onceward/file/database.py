@@ -133,7 +133,7 @@ class Database:
     foreign_keys = False
     """Whether foreign keys of the application's tables are enforced; ours have none."""
     _enforces = False
-    """Whether a user of the open file wants that, whatever the file says."""
+    """Whether an opening asked for it; the file's own setting may differ."""
     _readers_opened = 0
     """Number of second connections so far."""
     _ticks = 0

@@ -210,7 +210,7 @@ def canonical(text: str) -> str:
     """
     Return the one text of all JSON texts with the same value.
 
-    The order of keys is no part of a value. The kind of a number is: 1 and 1.0 are read as others.
+    The order of keys does not count. The kind of a number does: 1 and 1.0 are different values.
     """
     return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
 

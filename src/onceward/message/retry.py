@@ -165,14 +165,14 @@ def _log(what: str, attempt: int, error: BaseException) -> None:
 
 
 def _span(value: Any) -> float:
-    """Return what a wait returned in seconds; raise InvalidArgument if it is no duration."""
+    """Return what a wait returned in seconds; raise InvalidArgument for anything else."""
     if isinstance(value, int | float) and LONGEST <= value < math.inf:
         return LONGEST
     return seconds("wait", value)
 
 
 def _answer(value: Any) -> bool:
-    """Return what a stop returned; raise InvalidArgument if it is no answer."""
+    """Return what a stop returned; raise InvalidArgument unless it is a bool."""
     if isinstance(value, bool):
         return value
     raise InvalidArgument(f"returned {quoted(value)}, not True or False")

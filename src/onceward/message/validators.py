@@ -71,7 +71,7 @@ def _adapter(key: Any) -> TypeAdapter[Any]:
 
 
 def check_type(name: str, wanted: Any) -> None:
-    """Raise InvalidArgument for a value that is no type as which a body can be read."""
+    """Raise InvalidArgument unless a value is a type as which a body can be read."""
     try:
         if wanted is None or isinstance(wanted, VALUES) or isroutine(wanted):
             raise TypeError("it is a value")  # noqa: TRY301 - told like all others

@@ -733,7 +733,7 @@ def type_names(wanted: Any) -> tuple[str, ...] | None:
     Return the wire names for ``receive(wanted)``; None for any.
 
     Raises:
-        InvalidArgument: that is no type, no name of one, and not None.
+        InvalidArgument: *wanted* is not a type, the name of one, or None.
 
     """
     try:

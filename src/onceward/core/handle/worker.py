@@ -778,7 +778,7 @@ class Worker:
         Make the keeper beat while a claim is handled; see ``EngineTask``.
 
         Beats are frequent while a call may still be quick, and rare once it takes long: its timeout
-        and its leases are due by the clock, and whatever else is due notifies.
+        and its leases are due by the clock, and other due work notifies.
         """
         if self._active:
             self._keeper.notify()

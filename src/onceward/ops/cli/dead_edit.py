@@ -65,7 +65,7 @@ def _edited(dead: DeadLetter) -> object:
     Return the body as the user leaves it in an editor.
 
     Raises:
-        Usage: there is no terminal to edit at.
+        Usage: the command has no terminal for an editor.
         NothingThere: nothing was changed.
 
     """
