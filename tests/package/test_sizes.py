@@ -9,7 +9,7 @@ from tests.syntax import statements
 
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
-CORE_FILES = 30
+CORE_FILES = 31  # the watch of the loops on which coroutines run is an idea of its own
 FEATURE_FILES = 6
 
 

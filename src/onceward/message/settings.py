@@ -70,6 +70,7 @@ class SettingsOptions(TypedDict, total=False):
     workers: int | None
     claim_messages: int
     share_commit_for: Span
+    blocked_after: Span
     max_steps: int
     max_step_bytes: int
     max_stream_chunks: int
@@ -253,6 +254,12 @@ class Settings(BaseModel):
     """Maximum messages of one claim."""
     share_commit_for: Seconds = 0.02
     """Maximum time in which quick handlers share one commit; 0 gives each its own."""
+    blocked_after: Seconds = 1.0
+    """
+    How long a coroutine may block its event loop before the log names it; with 0 none is named.
+
+    It stops all async handlers of that loop, those of other agents included.
+    """
 
     max_steps: Annotated[int, Field(ge=1)] = 1000
     """Maximum steps that the handler of one message may store."""

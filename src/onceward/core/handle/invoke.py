@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from functools import cache, partial
@@ -11,8 +11,10 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from onceward.core.engine.async_face import OnWorker, carried
+from onceward.core.handle import loop_watch
 from onceward.core.handle.context import Context
 from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.handle.loop_watch import CALL, LOOK, LoopCall
 from onceward.core.handle.signatures import Around, Handler, Handlers, await_with, call_with
 from onceward.core.requests import Suspended, cause_of_group
 from onceward.errors import (
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
     import asyncio
     from asyncio import AbstractEventLoop
 Loop = Callable[[], "AbstractEventLoop"]
-LOOK: Final = 0.5
-"""Seconds between two checks whether the loop of a coroutine was closed."""
 CLOSED: Final = (
     "the event loop was closed while the handler ran: keep it open as long as the postbox"
 )
@@ -232,11 +232,14 @@ def log_failure(
     of_message.warning("handler failed", error=error_text(error), **shown)
 
 
-def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
+def call(
+    prepared: Prepared, context: Context, loop: Loop, named: Callable[[Prepared], LoopCall]
+) -> Any:
     """
     Run a function on this thread, or a coroutine on the loop.
 
-    While a coroutine runs, this thread makes its database calls.
+    While a coroutine runs, this thread makes its database calls. *named* describes it for the
+    watch of its loop.
     """
     handler = prepared.handler
     if prepared.error is not None:
@@ -244,9 +247,9 @@ def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
     for group in handler.around:
         if group:
             bare = prepared._replace(handler=replace(handler, around=()))
-            return surround(handler.around, context, partial(call, bare, context, loop))
+            return surround(handler.around, context, partial(call, bare, context, loop, named))
     if handler.is_async:
-        return _await(prepared, context, loop())
+        return _await(prepared, context, loop(), named(prepared))
     if handler.dependencies is not None:
         return call_with(handler.dependencies, handler.call, prepared.body, context)
     return (
@@ -256,7 +259,7 @@ def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
     )
 
 
-def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any:
+def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop, watched: LoopCall) -> Any:
     def start(on_worker: OnWorker) -> Awaitable[Any]:
         window, needed = context._window(on_worker), prepared.handler.dependencies
         if needed is not None:
@@ -267,22 +270,24 @@ def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any
     def stoppable(stop: Callable[[], object]) -> None:
         context._cancel = cache(stop)  # the heartbeat calls it repeatedly
 
-    return run_coroutine(start, loop, stoppable)
+    return run_coroutine(start, loop, stoppable, watched)
 
 
 def run_coroutine(
     start: Callable[[OnWorker], Awaitable[Any]],
     loop: AbstractEventLoop,
     stoppable: Callable[[Callable[[], object]], None],
+    watched: LoopCall | None = None,
 ) -> Any:
     """
     Run a coroutine on *loop* while this thread makes its database calls, until it has ended.
 
     *stoppable* is called with the function that cancels the coroutine, once for
-    each call of it.
+    each call of it. A *watched* loop that does not answer is logged.
 
     Raises:
         LoopClosed: *loop* is closed; nothing was called.
+        TimeoutError: *loop* was stopped, and the timeout of the call has passed.
 
     """
     import asyncio  # noqa: PLC0415 - async handlers only
@@ -301,30 +306,68 @@ def run_coroutine(
         jobs.put(partial(_fulfil, done, carried(work)))
         return await asyncio.wrap_future(done)
 
-    handler = _ordinary(start(on_worker))
-
-    def begin() -> None:
-        task = loop.create_task(handler)
-        tasks.append(task)
-        task.add_done_callback(end)
-
-    def end(task: asyncio.Task[Any]) -> None:
-        _copy(task, ended)
-        jobs.put(None)
-
-    def cancel() -> None:
-        tasks[0].cancel()
-
-    tasks: list[asyncio.Task[Any]] = []
+    on_loop = _OnLoop(loop, start(on_worker), ended, watched)
+    on_loop.begin(lambda: jobs.put(None))
+    stoppable(lambda: loop.call_soon_threadsafe(on_loop.cancel))
     try:
-        loop.call_soon_threadsafe(begin)
-    except RuntimeError:  # the loop is closed
-        handler.close()
+        while (job := _next(jobs, loop, watched)) is not None:
+            job()
+    except BaseException:
+        ended.cancel()  # nothing makes its database calls any more
         raise
-    stoppable(lambda: loop.call_soon_threadsafe(cancel))
-    while (job := _next(jobs, loop)) is not None:
-        job()
     return ended.result()
+
+
+class _OnLoop:
+    """A coroutine that runs on a loop for a worker; its methods run on the loop's thread."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        pending: Awaitable[Any],
+        ended: Future[Any],
+        watched: LoopCall | None,
+    ) -> None:
+        self._loop, self._pending, self._ended, self._watched = loop, pending, ended, watched
+        self._handler = _ordinary(pending)
+        self._task: asyncio.Task[Any] | None = None
+
+    def begin(self, told: Callable[[], None]) -> None:
+        """Begin the coroutine soon, from a worker's thread; call *told* when it has ended."""
+        self._told = told
+        named = CALL.set(self._watched)  # the context of its task is a copy of this one
+        try:
+            self._loop.call_soon_threadsafe(self._begin)
+        except RuntimeError:  # the loop is closed
+            self._drop()
+            raise
+        finally:
+            CALL.reset(named)
+
+    def _begin(self) -> None:
+        if self._ended.done():  # its time has passed while the loop was stopped
+            self._drop()
+            return
+        self._task = self._loop.create_task(self._handler)
+        self._task.add_done_callback(self._end)
+        if self._watched is not None:
+            loop_watch.begin(self._loop, self._task, self._watched)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        if not self._ended.done():
+            _copy(task, self._ended)
+        self._told()
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, if it has begun."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _drop(self) -> None:
+        """Close a coroutine that does not begin."""
+        self._handler.close()
+        if isinstance(self._pending, Coroutine):
+            self._pending.close()
 
 
 def run_to_end(pending: Awaitable[Any], loop: AbstractEventLoop) -> Any:
@@ -346,15 +389,24 @@ def run_to_end(pending: Awaitable[Any], loop: AbstractEventLoop) -> Any:
 
 
 def _next(
-    jobs: SimpleQueue[Callable[[], None] | None], loop: AbstractEventLoop
+    jobs: SimpleQueue[Callable[[], None] | None], loop: AbstractEventLoop, watched: LoopCall | None
 ) -> Callable[[], None] | None:
-    """Return the next call of a coroutine, or None once it has ended; raise if its loop closed."""
+    """
+    Return the next call of a coroutine, or None once it has ended.
+
+    Raises:
+        RuntimeError: its loop was closed.
+        TimeoutError: its loop was stopped, and its time has passed.
+
+    """
     while True:
         try:
             return jobs.get(timeout=LOOK)
         except Empty:
             if loop.is_closed():
                 raise RuntimeError(CLOSED) from None
+            if watched is not None:
+                loop_watch.look(loop, watched)
 
 
 def _copy(task: asyncio.Task[Any], ended: Future[Any]) -> None:

@@ -38,6 +38,7 @@ from onceward.core.handle.invoke import (
     settlement_of,
 )
 from onceward.core.handle.lanes import Lease
+from onceward.core.handle.loop_watch import LATE, LoopCall
 from onceward.core.handle.signatures import Handlers
 from onceward.core.handle.steps import CONTEXT
 from onceward.core.requests import Suspended
@@ -71,7 +72,6 @@ MANY: Final = 16
 ASYNC_WORKERS: Final = 8
 """Default maximum of an agent's concurrent coroutines."""
 NO_LEASE: Final = Lease(0, 0, "", isolate=False)
-LATE: Final = "the call took longer than its timeout of {:g} s"
 STOPPED: Final = "its process was stopped while the handler ran"
 CANCELLED: Final = "cancelled while the handler ran"
 
@@ -710,7 +710,7 @@ class Worker:
         self._db.writer.thread_transactions.bind(self._batch)
         handled = CONTEXT.set(context)
         try:
-            answer = call(ready, context, self._handler_loop)
+            answer = call(ready, context, self._handler_loop, self._watched)
             if forks.count != self._forks:
                 forks.leave()
             if "_steps" in context.__dict__ or "_requests" in context.__dict__:
@@ -742,6 +742,19 @@ class Worker:
             payload = encode(answer)
             size = self._outbox.composer.check_size(answer, payload)
             requests.keep_result(self._batch.join(), leased, payload, size, keep_for=keep_for)
+
+    def _watched(self, ready: Prepared) -> LoopCall:
+        """Describe the running coroutine for the watch of its loop."""
+        run = self._run_now
+        assert run is not None  # noqa: S101 - a coroutine is called during a call
+        return LoopCall(
+            self._db.agent,
+            ready.handler.call,
+            ready.frame.id,
+            blocked_after=self._settings.blocked_after,
+            limit=run.limit,
+            until=run.started + run.limit,
+        )
 
     def _raise_cause(self, error: BaseException) -> NoReturn:
         """Raise the error by which the messages of a call are settled that *error* ended."""

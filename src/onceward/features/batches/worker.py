@@ -277,7 +277,8 @@ class BatchWorker(Worker):
         self._db.writer.thread_transactions.bind(self._batch)
         context = CONTEXT.set(batch)
         try:
-            answer = call(first._replace(body=bodies), cast("Context", batch), self._handler_loop)
+            all_of = first._replace(body=bodies)
+            answer = call(all_of, cast("Context", batch), self._handler_loop, self._watched)
             if forks.count != self._forks:
                 forks.leave()
             batch._end_call()

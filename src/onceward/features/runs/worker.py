@@ -31,6 +31,7 @@ from onceward.core.handle.invoke import (
     with_trace,
 )
 from onceward.core.handle.lanes import Lease
+from onceward.core.handle.loop_watch import LoopCall
 from onceward.core.handle.message import Message
 from onceward.core.handle.steps import CONTEXT, StepHome, Steps, StoredStep
 from onceward.core.requests import Suspended
@@ -231,8 +232,8 @@ class RunExecution:
         self._raised: BaseException | None = None
         self._took: float | None = None
         self._stop: Callable[[], object] = lambda: None
-        limit = started.handler.timeout or deps.settings.handler_timeout
-        self._until = monotonic() + limit
+        self._limit = started.handler.timeout or deps.settings.handler_timeout
+        self._until = monotonic() + self._limit
         self._late = False
         self._cancelled, self._watched = False, watched
         self._grace = deps.settings.abort_grace
@@ -471,7 +472,15 @@ class RunExecution:
             if self._cancelled:
                 stop()
 
-        return run_coroutine(start, loop(), stoppable)
+        watched = LoopCall(
+            self._db.agent,
+            handler.call,
+            self._leased[0].id,
+            blocked_after=self._deps.settings.blocked_after,
+            limit=self._limit,
+            until=self._until,
+        )
+        return run_coroutine(start, loop(), stoppable, watched)
 
     def _answer(self, value: Any) -> tuple[str | None, PendingEffects]:
         """Return the result as JSON, and the effects to commit with the run's end."""
