@@ -98,9 +98,11 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("planted") / "carol.db"
     agent = Agent("carol")
     agent.session("chat", mode="collect", debounce=600)(lambda _run: None)
+    agent.on("kept", keep_result=True)(lambda _body: {"kept": True})
     with Postbox(path, agent=agent, start=False, hold_unknown=True, transitions=True) as carol:
         carol.session("chat").send("carol", {"n": 1})
         carol.send("dave", {"n": 2})
+        carol.send("carol", {"n": 4}, type="kept")
         carol.run_until_idle()
         carol.schedules.add("hourly", every="1h", to="carol", body={"n": 3})
         carol.limits.set("outbox", messages=100)
@@ -132,6 +134,7 @@ def test_a_table_is_its_view_in_every_file(
         for row in view(path, views()[name])
     ]
 
+    assert expected, f"no file has a row of {views()[name]}: let `planted` make one"
     contents = [column for column in ("frame", "body") if column in expected[0]]
     columns = ",".join(["*", *contents])
     paths = [str(mail), str(planted)]
