@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "onceward"
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 
-STAGES = ("core/send", "core/deliver", "core/accept", "core/handle")
+STAGES = ("core/send", "core/deliver", "core/accept", "core/handle", "core/rows")
 """Folders of the core in the order of a message, which is that of the page and its picture."""
 IMPORTS = re.compile(r"^Imports ([^;]+?)(?:;.+)?\.$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- layers -->\n).*?(?=<!-- end of layers -->)", re.DOTALL)
@@ -32,9 +32,8 @@ class Folder:
 def layers() -> list[list[str]]:
     """Return the names of each layer of the contract, the highest layer first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    [contract] = [
-        each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers"
-    ]
+    contracts = project["tool"]["importlinter"]["contracts"]
+    contract = next(each for each in contracts if each["name"].startswith("Each layer"))
     return [
         [name.strip().rpartition(".")[2] for name in line.split("|")] for line in contract["layers"]
     ]

@@ -66,7 +66,7 @@ PATH = (
     Step(3, "transports", "file"),
     Step(4, "core/accept", "accept", commit=2),
     Step(5, "core/handle", "worker"),
-    Step(6, "core/handle", "inbox", commit=3),
+    Step(6, "core/rows", "inbox", commit=3),
     Step(6, "transports", "file", kind="back"),
     Step(7, "core/deliver", "parcels", commit=4, kind="back"),
 )

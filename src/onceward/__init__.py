@@ -14,10 +14,10 @@ if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncPostbox
     from onceward.api.postbox import Postbox
     from onceward.api.session import Session
-    from onceward.core.block import Transaction
     from onceward.core.handle.context import AsyncContext, Context
     from onceward.core.handle.message import AsyncMessage, Message
     from onceward.core.handle.signatures import Depends
+    from onceward.core.send.block import Transaction
     from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
     from onceward.features.batches.context import BatchContext
     from onceward.features.channels.api import Channel
@@ -84,7 +84,7 @@ _MODULES = {
     "Session": "api.session",
     "Settings": "message.settings",
     "Ticket": "message.record",
-    "Transaction": "core.block",
+    "Transaction": "core.send.block",
     "errors": "errors",
     "step": "features.steps.decorator",
 }

@@ -8,8 +8,8 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncSession
-    from onceward.core.dead_letters import DeadLetter
     from onceward.core.handle.context import AsyncTransaction
+    from onceward.core.rows.dead_letters import DeadLetter
     from onceward.core.send.compose import SendResult
     from onceward.features.batches.context import AsyncBatchContext
     from onceward.features.channels.directory import ChannelConfig
@@ -68,7 +68,7 @@ _MODULES = {
     "Ended": "features.streams.reading",
     "Restarted": "features.streams.reading",
     "StreamItem": "features.streams.reading",
-    "DeadLetter": "core.dead_letters",
+    "DeadLetter": "core.rows.dead_letters",
     "HandlerTransaction": "features.mailboxes.api",
     "Health": "features.checks.health",
     "Journey": "features.history.journey",

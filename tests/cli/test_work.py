@@ -197,7 +197,7 @@ def test_work_builds_no_event_that_it_does_not_print(
     sent = shop.send("billing", {"n": 7}, type="hello")
     shop.run_until_idle()
     read: list[str] = []
-    monkeypatch.setattr("onceward.core.engine.event_emitter.session_and_type", read.append)
+    monkeypatch.setattr("onceward.core.run.event_emitter.session_and_type", read.append)
 
     assert 0 == cli("work", "billing.db", app, "--once").code
     assert ("acked", []) == (shop.resolve(sent), read)

@@ -8,8 +8,8 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.core import dead_letters
 from onceward.core.deliver.transport import Features
+from onceward.core.rows import dead_letters
 from onceward.errors import LeaseLost, OutcomeUnknown, StoreFault
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.settings import Controls

@@ -9,9 +9,8 @@ import apsw
 import pytest
 
 from onceward import Message, Postbox
-from onceward.core.deliver import peers
-from onceward.core.handle import inbox, lanes
-from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, SettledMessage
+from onceward.core.rows import inbox, lanes, peers
+from onceward.core.rows.inbox import ClaimRequest, LeasedMessage, SettledMessage
 from onceward.errors import LeaseLost, StoreError
 from onceward.file.transaction import StoreTransaction
 from onceward.message.settings import Settings

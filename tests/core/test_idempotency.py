@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward import Msg, Postbox
-from onceward.core import dead_letters
+from onceward.core.rows import dead_letters
 from onceward.errors import Conflict
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.core import dead_letters
-from onceward.core.handle import inbox, lanes
-from onceward.core.handle.inbox import LeasedMessage, SettledMessage
-from onceward.core.send import outbox, sent
+from onceward.core.rows import dead_letters, inbox, lanes, sent
+from onceward.core.rows.inbox import LeasedMessage, SettledMessage
+from onceward.core.send import outbox
 from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import digest

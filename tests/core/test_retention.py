@@ -12,8 +12,8 @@ import pytest
 from tests.bench import fill
 
 from onceward import Postbox
-from onceward.core import dead_letters, maintenance
-from onceward.core.handle import inbox
+from onceward.core import maintenance
+from onceward.core.rows import dead_letters, inbox
 from onceward.file.transaction import Rows
 from onceward.message.clock import SystemClock
 from onceward.testing import Controls

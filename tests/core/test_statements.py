@@ -7,9 +7,9 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.core.handle import inbox
-from onceward.core.handle.inbox import SettledMessage
 from onceward.core.maintenance import drop_ephemeral
+from onceward.core.rows import inbox
+from onceward.core.rows.inbox import SettledMessage
 from onceward.errors import QueueFull
 from onceward.file.transaction import ROWS_PER_INSERT, listed
 from onceward.message.vocabulary import Done

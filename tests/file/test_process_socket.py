@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 from tests.children import PYTHON, Child
 
-from onceward.core.engine.threads import EngineThreads
+from onceward.core.run.threads import EngineThreads
 from onceward.file.notify import Notifier
 from onceward.file.process_socket import FULL, ProcessSocket
 

@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, Postbox
-from onceward.core.engine.threads import EngineThreads
+from onceward.core.run.threads import EngineThreads
 from onceward.file import resting
 from onceward.file.database import QUIET, Database
 from onceward.file.transaction import StoreTransaction

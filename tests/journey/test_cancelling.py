@@ -11,7 +11,7 @@ from tests.journey.counted import Job, counting, effects
 from tests.waiting import until
 
 from onceward import Agent, AsyncContext, BatchContext, Context, Msg, Postbox, Run
-from onceward.core.requests import CANCEL
+from onceward.core.send.requests import CANCEL
 from onceward.errors import InvalidArgument, LeaseLost, RequestCancelled
 from onceward.message.parcel import UNANSWERED
 from onceward.testing.builders import build_frame, parcel

@@ -8,7 +8,7 @@ import pytest
 from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
-from onceward.core.handle.inbox import NEXT_CAME, NEXT_IN
+from onceward.core.rows.inbox import NEXT_CAME, NEXT_IN
 from onceward.errors import (
     ChannelRefused,
     DuplicateChannel,

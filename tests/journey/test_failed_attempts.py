@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onceward import Agent, Drop, Postbox, Reject, Run
-from onceward.core.handle.inbox import ATTEMPTS_OF_MESSAGE
+from onceward.core.rows.inbox import ATTEMPTS_OF_MESSAGE
 from onceward.testing import Controls, ManualClock
 
 ATTEMPTS = "SELECT attempt, error, trace, took FROM onceward_failed_attempts ORDER BY seq"

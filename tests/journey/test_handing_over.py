@@ -14,7 +14,7 @@ from tests.interrupts import interrupted
 
 from onceward import Agent, Postbox
 from onceward.core.deliver import carriers, delivery
-from onceward.core.engine import engine_loop as engine
+from onceward.core.run import engine_loop as engine
 from onceward.errors import Refused
 from onceward.file import group_commit
 from onceward.file.transaction import StoreTransaction

@@ -10,7 +10,7 @@ import pytest
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reject, Retry, Ticket
 from onceward.core import maintenance
-from onceward.core.requests import HandlerRequests, MadeRequest
+from onceward.core.send.requests import HandlerRequests, MadeRequest
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
 from onceward.testing import Harness
 

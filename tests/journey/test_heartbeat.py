@@ -7,13 +7,13 @@ from threading import Thread
 import pytest
 
 from onceward import Agent, Postbox, Retry
-from onceward.core.engine.engine_loop import EngineLoop
-from onceward.core.engine.threads import DOZE, QUICK_TICK, TICK
-from onceward.core.handle import inbox
 from onceward.core.handle import worker as worker_module
 from onceward.core.handle.commit_batch import HandlerCommitBatch
-from onceward.core.handle.inbox import ClaimRequest, SettledMessage
 from onceward.core.handle.worker import Worker
+from onceward.core.rows import inbox
+from onceward.core.rows.inbox import ClaimRequest, SettledMessage
+from onceward.core.run.engine_loop import EngineLoop
+from onceward.core.run.threads import DOZE, QUICK_TICK, TICK
 from onceward.message.vocabulary import Done
 
 

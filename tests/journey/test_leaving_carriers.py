@@ -9,12 +9,12 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, Postbox
-from onceward.core import dead_letters
 from onceward.core.deliver import delivery
 from onceward.core.deliver.carriers import BusyPeers
-from onceward.core.engine import engine_loop as engine
 from onceward.core.handle import worker
 from onceward.core.maintenance import Maintenance
+from onceward.core.rows import dead_letters
+from onceward.core.run import engine_loop as engine
 from onceward.errors import Unreachable
 from onceward.transports.function import FunctionTransport
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, Postbox
-from onceward.core.accept import receipts
 from onceward.core.deliver.parcels import ParcelGrowth
+from onceward.core.rows import receipts
 from onceward.errors import ParcelTooLarge
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.settings import Settings

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Msg, Postbox
-from onceward.core import dead_letters
 from onceward.core.deliver import dispatcher
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.parcels import InFlight
-from onceward.core.engine import engine_loop as engine
+from onceward.core.rows import dead_letters
+from onceward.core.run import engine_loop as engine
 from onceward.errors import StoreCorrupt, Unreachable
 from onceward.transports import Frame, Parcel
 from onceward.transports.function import FunctionTransport

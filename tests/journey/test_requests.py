@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Ticket
-from onceward.core import requests
+from onceward.core.send import requests
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, InvalidMessage, RequestFailed
 from onceward.message.frame import digest
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncContext, Context, Postbox, Run
-from onceward.core import requests
+from onceward.core.send import requests
 from onceward.errors import AnswerTimeout, InvalidArgument, RequestFailed
 from onceward.testing import Controls, ManualClock
 

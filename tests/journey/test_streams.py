@@ -23,7 +23,7 @@ from onceward import (
     Run,
     step,
 )
-from onceward.core.engine.threads import EngineThreads
+from onceward.core.run.threads import EngineThreads
 from onceward.errors import InvalidArgument, InvalidMessage, LeaseLost, StreamFull
 from onceward.types import Chunk, Ended, Restarted
 

@@ -14,7 +14,7 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Postbox
-from onceward.core.engine import threads
+from onceward.core.run import threads
 from onceward.file.notify import Notifier
 from onceward.transports.file import FileTransport
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STATIONS = """
 import json, socket, sys, threading
-from onceward.core.engine import threads
+from onceward.core.run import threads
 
 threads.TICK = threads.QUICK_TICK = 60.0  # no heartbeat gets another thread on a busy machine
 passed = []

@@ -16,7 +16,7 @@ from tests.waiting import until
 
 import onceward
 from onceward import Agent, Postbox
-from onceward.core.engine import engine_loop as engine
+from onceward.core.run import engine_loop as engine
 from onceward.errors import OncewardError
 from onceward.transports.function import FunctionTransport
 

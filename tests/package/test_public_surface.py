@@ -32,12 +32,12 @@ TYPES = {name: getattr(types_of_calls, name) for name in types_of_calls.__all__}
 """What calls return and a postbox loads on first use."""
 FACES = {
     "onceward.api.agent",
-    "onceward.core.engine.async_face",
+    "onceward.core.run.async_face",
     "onceward.core.handle.context",
     "onceward.core.send.compose",  # SendResult
     "onceward.core.handle.message",
     "onceward.features.runs.run",
-    "onceward.core.block",
+    "onceward.core.send.block",
 }
 """Modules of the runtime whose classes users hold."""
 

@@ -10,10 +10,9 @@ from threading import Semaphore, Thread, get_ident
 from typing import Any, Final
 
 from onceward.api.postbox import Postbox
-from onceward.core.deliver import peers
 from onceward.core.deliver.carriers import Delivery
-from onceward.core.handle import lanes
 from onceward.core.handle.worker import Worker
+from onceward.core.rows import lanes, peers
 from onceward.errors import OncewardError
 from onceward.features.batches.worker import BatchWorker
 from onceward.file.group_commit import WriteRequest

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onceward.api.features import FEATURES
-from onceward.core.handle import inbox
 from onceward.core.maintenance import Maintenance
+from onceward.core.rows import inbox
 from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment

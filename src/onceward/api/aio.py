@@ -29,8 +29,11 @@ from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions, at_least_each
 from onceward.api.session import Session
 from onceward.api.sessions import Sessions
-from onceward.core.block import Transaction
-from onceward.core.engine.async_face import (
+from onceward.core.handle.context import AsyncTransaction
+from onceward.core.handle.invoke import run_coroutine
+from onceward.core.handle.message import AsyncMessage, Message
+from onceward.core.rows import lanes
+from onceward.core.run.async_face import (
     AsyncFace,
     OffLoop,
     OnWorker,
@@ -44,12 +47,9 @@ from onceward.core.engine.async_face import (
     uncancelled,
     until_ended,
 )
-from onceward.core.engine.engine_loop import Due
-from onceward.core.handle import lanes
-from onceward.core.handle.context import AsyncTransaction
-from onceward.core.handle.invoke import run_coroutine
-from onceward.core.handle.message import AsyncMessage, Message
-from onceward.core.requests import ReplyState, read_reply
+from onceward.core.run.engine_loop import Due
+from onceward.core.send.block import Transaction
+from onceward.core.send.requests import ReplyState, read_reply
 from onceward.errors import InvalidArgument, StoreClosed, StoreError
 from onceward.features.channels.api import Channel, Channels, Topics
 from onceward.features.checks.invariants import Violation

@@ -23,7 +23,7 @@ from types import BuiltinFunctionType
 from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
-from onceward.core.engine.async_face import carried, uncancelled, until_ended
+from onceward.core.run.async_face import carried, uncancelled, until_ended
 from onceward.errors import Busy, StoreClosed
 from onceward.file.database import Database
 from onceward.file.group_commit import HELD

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from onceward.api.features import STORING, forget_steps
-from onceward.core import dead_letters
-from onceward.core.dead_letters import DeadLetter
 from onceward.core.handle.invoke import find_handler
 from onceward.core.handle.signatures import Handler
+from onceward.core.rows import dead_letters
+from onceward.core.rows.dead_letters import DeadLetter
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, InvalidMessage, OncewardError
 from onceward.file.database import Database

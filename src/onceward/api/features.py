@@ -14,10 +14,10 @@ from onceward.core.maintenance import Upkeep
 if TYPE_CHECKING:
     from onceward.api.agent import Agent
     from onceward.core.accept.accept import Inspect, ParsedFrame
-    from onceward.core.engine.engine_loop import RuntimeDeps
-    from onceward.core.handle.inbox import ClaimGate
     from onceward.core.handle.invoke import Loop
+    from onceward.core.handle.steps import HandlerDeps
     from onceward.core.handle.worker import CallGuard, WorkerPool
+    from onceward.core.rows.inbox import ClaimGate
     from onceward.file.database import Database
     from onceward.file.directory import DirectoryHandle
 
@@ -94,13 +94,13 @@ class Feature:
     """Makes the admission of messages to the workers of an agent."""
     guard: Callable[[Agent], CallGuard | None] | None = None
     """Makes the check in the file that decides whether a handler of an agent is called."""
-    engines: Callable[[RuntimeDeps, Agent, Loop], Sequence[Engine]] | None = None
+    engines: Callable[[HandlerDeps, Agent, Loop], Sequence[Engine]] | None = None
     """Makes the engine that handles messages of an agent besides its workers."""
-    attribute: Callable[[RuntimeDeps], object] | None = None
+    attribute: Callable[[HandlerDeps], object] | None = None
     """Makes the attribute of a postbox that has the name of the feature."""
 
 
-def _run_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:
+def _run_workers(deps: HandlerDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:
     if not agent.sessions:
         return ()
     from onceward.features.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
@@ -108,7 +108,7 @@ def _run_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engine
     return [RunWorker(deps, agent.sessions, loop)]
 
 
-def _batch_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:
+def _batch_workers(deps: HandlerDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:
     if all(each.rules.batch is None for each in agent.handlers):
         return ()
     from onceward.features.batches.worker import batch_workers  # noqa: PLC0415 - rarely needed
@@ -196,7 +196,7 @@ def judging(home: DirectoryHandle, agent: str) -> Inspect:
     return judge
 
 
-def worker_pool(deps: RuntimeDeps, agent: Agent, loop: Loop) -> WorkerPool | None:
+def worker_pool(deps: HandlerDeps, agent: Agent, loop: Loop) -> WorkerPool | None:
     """Return the workers of an agent, with the admissions and checks of the features."""
     if not agent.handlers:
         return None
@@ -210,7 +210,7 @@ def worker_pool(deps: RuntimeDeps, agent: Agent, loop: Loop) -> WorkerPool | Non
     return WorkerPool(deps, agent, loop, gate=gate, guard=guard)
 
 
-def engines(deps: RuntimeDeps, agent: Agent, loop: Loop) -> list[Engine]:
+def engines(deps: HandlerDeps, agent: Agent, loop: Loop) -> list[Engine]:
     """Return the engines that handle messages of an agent besides its workers."""
     made = [each.engines(deps, agent, loop) for each in FEATURES if each.engines is not None]
     return [engine for listed in made for engine in listed]
@@ -222,7 +222,7 @@ def switches() -> Iterator[tuple[str, Switch]]:
         yield from each.switches.items()
 
 
-def attributes() -> Iterator[tuple[str, Callable[[RuntimeDeps], object]]]:
+def attributes() -> Iterator[tuple[str, Callable[[HandlerDeps], object]]]:
     """Yield the attributes of a postbox that features make, each with its factory."""
     for each in FEATURES:
         if each.attribute is not None:

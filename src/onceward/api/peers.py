@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from onceward.core.deliver import peers
-from onceward.core.deliver.peers import PeerInfo
 from onceward.core.deliver.transport import Accept, Features, Pings, Transport
+from onceward.core.rows import peers
+from onceward.core.rows.peers import PeerInfo
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache

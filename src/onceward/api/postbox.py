@@ -32,14 +32,15 @@ from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
-from onceward.core.block import Bindings
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
-from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.message import Consumer, InboxLeases, type_names
 from onceward.core.handle.signatures import is_coroutine
+from onceward.core.handle.steps import HandlerDeps
 from onceward.core.maintenance import Maintenance, OwnerSession
-from onceward.core.send import sent
+from onceward.core.rows import sent
+from onceward.core.run.engine_loop import until_found
+from onceward.core.send.block import Bindings
 from onceward.core.send.compose import Composer
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
@@ -297,7 +298,7 @@ class Postbox(Session, EventSource):
             ),
             hooks,
         )
-        self._deps = RuntimeDeps(
+        self._deps = HandlerDeps(
             db=db,
             settings=settings,
             hooks=hooks,
@@ -801,7 +802,7 @@ class Postbox(Session, EventSource):
         self.close()
 
 
-def _add_attribute(name: str, make: Callable[[RuntimeDeps], object]) -> None:
+def _add_attribute(name: str, make: Callable[[HandlerDeps], object]) -> None:
     """Give postboxes an attribute of a feature; it is made on first use."""
 
     def made(box: Postbox) -> object:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from onceward.api.features import STORING, judging
 from onceward.core.accept.accept import Receiver
-from onceward.core.deliver import peers
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import (
     ChecksUrls,
@@ -26,7 +25,8 @@ from onceward.core.deliver.transport import (
     Transport,
     TransportContext,
 )
-from onceward.core.engine.engine_loop import RuntimeDeps
+from onceward.core.rows import peers
+from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import ForeignHandle, InvalidArgument, StoreUnusable, Unreachable
 from onceward.file import file_checks, foreign_library, forks, open_files
 from onceward.file.database import Database

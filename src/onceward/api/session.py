@@ -9,15 +9,14 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core import requests
-from onceward.core.block import Transaction
-from onceward.core.engine.engine_loop import until_found
-from onceward.core.handle import lanes
 from onceward.core.handle.message import InboxConsumer, Message, OneMessage
-from onceward.core.requests import read_reply
-from onceward.core.send import sent
+from onceward.core.rows import lanes, sent
+from onceward.core.run.engine_loop import until_found
+from onceward.core.send import requests
+from onceward.core.send.block import Transaction
 from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
 from onceward.core.send.outbox import Outbox
+from onceward.core.send.requests import read_reply
 from onceward.errors import (
     AnswerTimeout,
     InvalidArgument,

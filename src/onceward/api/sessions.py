@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from onceward.core.engine.engine_loop import RuntimeDeps
+from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import UnknownRecipient
 from onceward.features.polling import polling
 from onceward.features.polling.polling import Poll, PollResult, ScanPosition

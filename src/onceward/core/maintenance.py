@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onceward.core.accept import receipts
-from onceward.core.engine.engine_loop import EngineLoop
-from onceward.core.engine.threads import engine_threads
-from onceward.core.handle import inbox, lanes
-from onceward.core.send.sent import note_pruned
+from onceward.core.rows import inbox, lanes, receipts
+from onceward.core.rows.sent import note_pruned
+from onceward.core.run.engine_loop import EngineLoop
+from onceward.core.run.threads import engine_threads
 from onceward.errors import SchemaTooNew
 from onceward.file import identity, migrations
 from onceward.file.database import Database

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
-from onceward.core.block import Transaction
 from onceward.core.handle.steps import Steps, StoredStep
+from onceward.core.send.block import Transaction
 from onceward.features.runs.run import AsyncRun, Holder, Run
 from onceward.features.runs.runs import EarlierRun
 from onceward.features.runs.scheduler import ReadMessage

@@ -12,12 +12,12 @@ from typing import Any, Final, NoReturn, Self, cast
 from uuid import UUID
 
 from onceward.api.session import Session
-from onceward.core.block import Transaction
-from onceward.core.engine.async_face import OffLoop
 from onceward.core.handle.context import Context
-from onceward.core.handle.inbox import LeasedMessage
-from onceward.core.handle.lanes import Lease
 from onceward.core.handle.steps import OutputStream, StepFunction, Steps, StoredStep
+from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.rows.lanes import Lease
+from onceward.core.run.async_face import OffLoop
+from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import RUNNING, RunningStep, declared
 from onceward.file.transaction import StoreTransaction

@@ -19,7 +19,7 @@ from threading import Condition, Lock
 from typing import Final, NamedTuple
 
 from onceward.core.deliver.transport import Accept, Features
-from onceward.core.engine.threads import engine_threads
+from onceward.core.run.threads import engine_threads
 from onceward.errors import (
     ForeignHandle,
     InvalidArgument,

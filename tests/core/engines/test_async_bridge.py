@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn
 import pytest
 
 from onceward import Agent, AsyncContext, AsyncMessage, AsyncPostbox, Postbox
-from onceward.core.engine.async_face import WorkerThread
+from onceward.core.run.async_face import WorkerThread
 
 InBlock = Callable[[Callable[[], Any]], Awaitable[Any]]
 

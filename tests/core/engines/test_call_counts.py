@@ -15,8 +15,8 @@ from tests.waiting import until
 import onceward
 from onceward import Agent, Postbox
 from onceward.core.deliver.carriers import Carriers, Delivery
-from onceward.core.engine import threads
 from onceward.core.handle import worker
+from onceward.core.run import threads
 from onceward.core.send.compose import TEMPLATES_MAX
 from onceward.file import notify
 from onceward.file.group_commit import ReplacedFileDetector

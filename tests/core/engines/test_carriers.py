@@ -8,7 +8,7 @@ from threading import Event, Lock, get_ident
 import pytest
 
 from onceward.core.deliver.carriers import Carriers, Delivery, Share
-from onceward.core.engine.threads import EngineThreads
+from onceward.core.run.threads import EngineThreads
 
 LIMIT = 60.0
 """Seconds that a test waits for what happens at once."""

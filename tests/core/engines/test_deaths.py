@@ -12,8 +12,8 @@ from tests.children import PYTHON, Child, run
 from tests.waiting import until
 
 from onceward import Postbox
-from onceward.core.engine.engine_loop import lane_reaper
-from onceward.core.handle import lanes
+from onceward.core.rows import lanes
+from onceward.core.run.engine_loop import lane_reaper
 from onceward.errors import InvalidArgument
 from onceward.file import file_checks
 from onceward.file.in_flight import NOTE, CallRecords

@@ -9,8 +9,8 @@ from threading import Event
 import pytest
 
 from onceward import Agent, Postbox
-from onceward.core.deliver import peers
-from onceward.core.engine.engine_loop import EngineLoop
+from onceward.core.rows import peers
+from onceward.core.run.engine_loop import EngineLoop
 from onceward.errors import StoreClosed
 from onceward.file.database import Database
 

@@ -9,8 +9,8 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, Postbox, Retry
-from onceward.core.engine import engine_loop as engine
-from onceward.core.handle import inbox, lanes
+from onceward.core.rows import inbox, lanes
+from onceward.core.run import engine_loop as engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 from onceward import Postbox
 from onceward.core.deliver.carriers import Carriers
 from onceward.core.deliver.parcels import InFlight
-from onceward.core.deliver.peers import PeerLease
+from onceward.core.rows.peers import PeerLease
 from onceward.errors import Busy
 
 if TYPE_CHECKING:

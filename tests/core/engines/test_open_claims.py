@@ -13,8 +13,8 @@ from tests.children import PYTHON, run
 from tests.waiting import until
 
 from onceward import Agent, Context, Postbox
-from onceward.core.handle import lanes
 from onceward.core.handle.worker import Worker
+from onceward.core.rows import lanes
 from onceward.file import file_checks
 from onceward.file.transaction import StoreTransaction
 

@@ -9,9 +9,10 @@ import pytest
 from pydantic import model_validator
 
 from onceward import Agent, Msg, Postbox
-from onceward.core.handle import commit_batch, inbox, lanes, worker
+from onceward.core.handle import commit_batch, worker
 from onceward.core.handle.commit_batch import HandlerCommitBatch
-from onceward.core.handle.inbox import SAME_ROW, ClaimRequest
+from onceward.core.rows import inbox, lanes
+from onceward.core.rows.inbox import SAME_ROW, ClaimRequest
 
 WANTED = ClaimRequest(messages=5)
 

@@ -16,9 +16,9 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Postbox
-from onceward.core.engine import threads as engine_threads_module
-from onceward.core.engine.threads import AT_ONCE, EngineTask, EngineThreads
 from onceward.core.handle.worker import Worker
+from onceward.core.run import threads as engine_threads_module
+from onceward.core.run.threads import AT_ONCE, EngineTask, EngineThreads
 from onceward.file.notify import Notifier
 
 LIMIT = 60.0
@@ -27,7 +27,7 @@ NOTE: ContextVar[str] = ContextVar("note", default="none")
 COUNT = """
 import sys, threading
 from onceward import Agent, Postbox
-from onceward.core.engine import threads
+from onceward.core.run import threads
 
 threads.TICK = 60.0  # no task is late, however slow the machine is: late ones get more threads
 folder, count = sys.argv[1], int(sys.argv[2])

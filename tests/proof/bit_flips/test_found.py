@@ -30,7 +30,7 @@ def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
     """A set-aside row that a damaged index brings back ends the delivery, told at its peer."""
     box._db.write(lambda tx: tx.rows(SPOIL))
 
-    with patch("onceward.core.dead_letters.add_from_outbox", lambda *_, **__: []):
+    with patch("onceward.core.rows.dead_letters.add_from_outbox", lambda *_, **__: []):
         box.run_until_idle()
     assert "index is damaged" in str(box.peers.list()[0].last_error)
     box._db.write(
@@ -47,7 +47,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
     box.run_until_idle()
     pushed = box.peers.list()[0].number
 
-    with patch("onceward.core.send.sent.DUE", STALE):
+    with patch("onceward.core.rows.sent.DUE", STALE):
         box._db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET due_at = due_at + 1"))
         box.run_until_idle()
 

@@ -82,7 +82,7 @@ KINDS = {
 }  # fmt: skip
 MISTAKES = {
     "a call whose claim was rolled back is forgotten": """
-from onceward.core.handle import lanes
+from onceward.core.rows import lanes
 lanes._count_undone = lambda tx, record: None
 """,
     "a call is noted after it": """
@@ -96,7 +96,7 @@ def late(self, leased, ready):
 Worker._handle, Worker._note_call = late, lambda *given: None
 """,
     "a call counts twice": """
-from onceward.core.handle import lanes
+from onceward.core.rows import lanes
 lanes.NEVER_ENDED = lanes.NEVER_ENDED.replace("+ :calls", "+ 2 * :calls")
 """,
     "a living process is taken for dead": """

@@ -16,12 +16,12 @@ from tests.proof.simulation.disks import copy, replace
 
 from onceward.api.postbox import Postbox
 from onceward.core import maintenance
-from onceward.core.deliver import parcels, peers
+from onceward.core.deliver import parcels
 from onceward.core.deliver.delivery import DeliveryFailures
 from onceward.core.deliver.parcels import InFlight, SenderInfo, SettleOptions
-from onceward.core.deliver.peers import PeerLease
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.send import sent
+from onceward.core.rows import peers, sent
+from onceward.core.rows.peers import PeerLease
+from onceward.core.run.event_emitter import EventEmitter
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.parcel import Parcel, Receipt, encoded_size

@@ -18,7 +18,7 @@ import apsw
 from onceward.core.accept.accept import Receiver, store_own
 from onceward.core.accept.own import OwnMessages
 from onceward.core.handle.commit_batch import HandlerCommitBatch
-from onceward.core.send.outbox import frame_of
+from onceward.core.rows.sent import frame_of
 from onceward.errors import InvalidArgument
 from onceward.features.cancellation import arrived
 from onceward.features.cancellation.cancellation import Cancelling

@@ -15,11 +15,10 @@ from tests.proof.stepped import SteppedEngines
 from onceward.api.agent import Agent
 from onceward.api.features import call_guard, declare_awaited, make_steps, make_streams
 from onceward.api.postbox import Postbox
-from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Transport
-from onceward.core.engine.engine_loop import RuntimeDeps
-from onceward.core.handle import lanes
+from onceward.core.handle.steps import HandlerDeps
 from onceward.core.handle.worker import Worker, pool_size
+from onceward.core.rows import lanes, peers
 from onceward.core.send.compose import Composer
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
@@ -142,7 +141,7 @@ class Process:
             recipients=directory,
         )
         agent = wrapped(self._declared, lambda call: wrap(self, call))
-        deps = RuntimeDeps(
+        deps = HandlerDeps(
             db=self.box._db,
             settings=self._settings,
             hooks=hooks,

@@ -15,12 +15,12 @@ from tests.proof.simulation.fault_plan import Weather
 from tests.proof.simulation.people import people
 from tests.proof.simulation.world import Simulation
 
-from onceward.core.accept import accept, own, receipts
+from onceward.core.accept import accept, own
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
-from onceward.core.deliver import peers
 from onceward.core.deliver.delivery import Deliveries
-from onceward.core.handle import commit_batch, inbox, lanes
+from onceward.core.handle import commit_batch
+from onceward.core.rows import inbox, lanes, peers, receipts
 from onceward.core.send import outbox
 from onceward.message.clock import Clock, MonotonicFileClock
 from onceward.message.parcel import Receipt

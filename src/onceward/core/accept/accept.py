@@ -11,11 +11,9 @@ from typing import Final, NamedTuple, NoReturn, Protocol
 
 from pydantic_core import to_json
 
-from onceward.core import requests
-from onceward.core.deliver import peers
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.handle import inbox, lanes
-from onceward.core.send import limits, outbox
+from onceward.core.rows import inbox, lanes, peers
+from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.send import limits, outbox, requests
 from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import InvalidMessage, Refused
 from onceward.file.database import Database

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from onceward.core.accept.accept import Receiver, store_own
-from onceward.core.engine.event_emitter import EventEmitter
+from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import outbox
 from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Moved

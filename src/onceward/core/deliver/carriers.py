@@ -10,7 +10,7 @@ from threading import Event, get_ident
 from typing import Final, Literal, NamedTuple
 
 from onceward.core.deliver.parcels import InFlight
-from onceward.core.engine.threads import engine_threads
+from onceward.core.run.threads import engine_threads
 from onceward.file import forks
 from onceward.message.clock import monotonic
 

@@ -11,24 +11,20 @@ from operator import attrgetter
 from threading import Event
 from typing import Final
 
-from onceward.core import dead_letters
-from onceward.core.accept import receipts
-from onceward.core.deliver import parcels, peers
+from onceward.core.deliver import parcels
 from onceward.core.deliver.carriers import BusyPeers, Carriers, Delivery, Packed, Push, Share
 from onceward.core.deliver.parcels import (
-    CountedAttempt,
     InFlight,
     ParcelGrowth,
     SenderInfo,
-    Settled,
     SettleOptions,
 )
-from onceward.core.deliver.peers import Fork, PeerLease
 from onceward.core.deliver.transport import Elsewhere, NotMade, Routes, Transport
-from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.engine_loop import RuntimeDeps
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.send import sent
+from onceward.core.rows import dead_letters, peers, receipts, sent
+from onceward.core.rows.peers import Fork, PeerLease
+from onceward.core.run import engine_loop as engine
+from onceward.core.run.engine_loop import RuntimeDeps
+from onceward.core.run.event_emitter import CountedAttempt, EventEmitter, Settled
 from onceward.errors import (
     ForeignHandle,
     LeaseLost,

@@ -11,17 +11,15 @@ from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
 
-from onceward.core import dead_letters
-from onceward.core.accept import receipts
-from onceward.core.deliver import parcels, peers
+from onceward.core.deliver import parcels
 from onceward.core.deliver.carriers import Carriers, Share
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import Routes
-from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.engine_loop import DeadOwnerReaper, EngineLoop, RuntimeDeps
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.engine.threads import engine_threads
-from onceward.core.send import sent
+from onceward.core.rows import dead_letters, peers, receipts, sent
+from onceward.core.run import engine_loop as engine
+from onceward.core.run.engine_loop import DeadOwnerReaper, EngineLoop, RuntimeDeps
+from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.run.threads import engine_threads
 from onceward.errors import OncewardError
 from onceward.file import file_checks, foreign_library, forks
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment

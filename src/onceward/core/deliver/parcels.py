@@ -10,11 +10,10 @@ from typing import Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
-from onceward.core import dead_letters
-from onceward.core.accept import receipts
-from onceward.core.accept.receipts import PendingReceipts
-from onceward.core.deliver import peers
-from onceward.core.deliver.peers import PeerLease
+from onceward.core.rows import dead_letters, peers, receipts
+from onceward.core.rows.peers import PeerLease
+from onceward.core.rows.receipts import PendingReceipts
+from onceward.core.run.event_emitter import CountedAttempt, Settled
 from onceward.core.send import outbox
 from onceward.core.send.outbox import OutboxRow
 from onceward.errors import StoreCorrupt
@@ -301,24 +300,6 @@ def _choose(
     return choice
 
 
-class Settled(NamedTuple):
-    """Messages that an answer changed, by outcome."""
-
-    lease: PeerLease
-    moved: outbox.Moved
-    rejected: tuple[tuple[str, Reason], ...] = ()
-    held: bool = True
-    """Whether the peer is still leased because it has more to push."""
-    closed: bool = False
-    weak: Durability | None = None
-
-    @property
-    def idle(self) -> bool:
-        """Whether the answer changed no row: its outcomes were known, or no row has its ids."""
-        moved = self.moved
-        return not (moved.any or self.rejected)
-
-
 class SettleOptions(NamedTuple):
     """Options of a settlement besides the answer."""
 
@@ -401,15 +382,6 @@ def unblock_lane(tx: StoreTransaction) -> None:
 def repeats(packed: InFlight, following: InFlight) -> bool:
     """Return whether a parcel has rows of the answered one: the index lists them as pending."""
     return not set(packed.lease.parcel or ()).isdisjoint(following.lease.parcel or ())
-
-
-class CountedAttempt(NamedTuple):
-    """A message of a failed push; ``spent`` is the number of attempts that count."""
-
-    seq: int
-    id: str
-    attempt: int
-    spent: int
 
 
 def count_attempts(

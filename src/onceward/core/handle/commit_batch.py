@@ -42,8 +42,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
-from onceward.core.handle import inbox, lanes
-from onceward.core.handle.inbox import LeasedMessage, SettledMessage
+from onceward.core.rows import inbox, lanes
+from onceward.core.rows.inbox import LeasedMessage, SettledMessage
 from onceward.errors import InvalidArgument, LeaseLost, OncewardError
 from onceward.file import forks
 from onceward.file.connection import ConstraintError, SQLError

@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from onceward.core import requests
-from onceward.core.block import Transaction
-from onceward.core.engine.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
-from onceward.core.handle.inbox import LeasedMessage, is_cancelled
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithSteps
-from onceward.core.requests import (
+from onceward.core.rows import sent
+from onceward.core.rows.inbox import LeasedMessage, is_cancelled
+from onceward.core.run.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
+from onceward.core.send import requests
+from onceward.core.send.block import Transaction
+from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.outbox import Outbox
+from onceward.core.send.requests import (
     PROGRESS,
     QUESTION,
     HandlerRequests,
@@ -21,9 +24,6 @@ from onceward.core.requests import (
     Suspended,
     WithReplies,
 )
-from onceward.core.send import sent
-from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode

@@ -10,13 +10,13 @@ from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from onceward.core.engine.async_face import OnWorker, carried
 from onceward.core.handle import loop_watch
 from onceward.core.handle.context import Context
-from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.loop_watch import CALL, LOOK, LoopCall
 from onceward.core.handle.signatures import Around, Handler, Handlers, await_with, call_with
-from onceward.core.requests import Suspended, cause_of_group
+from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.run.async_face import OnWorker, carried
+from onceward.core.send.requests import Suspended, cause_of_group
 from onceward.errors import (
     Drop,
     ForkedProcess,

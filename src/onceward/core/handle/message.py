@@ -28,13 +28,13 @@ from typing import (
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
-from onceward.core import requests
-from onceward.core.engine.async_face import AsyncFace, OffLoop, awaitable
-from onceward.core.engine.engine_loop import RuntimeDeps
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.handle import inbox, lanes
-from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, SettledMessage
-from onceward.core.handle.lanes import Lease
+from onceward.core.rows import inbox, lanes
+from onceward.core.rows.inbox import ClaimRequest, LeasedMessage, SettledMessage
+from onceward.core.rows.lanes import Lease
+from onceward.core.run.async_face import AsyncFace, OffLoop, awaitable
+from onceward.core.run.engine_loop import RuntimeDeps
+from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.send import requests
 from onceward.errors import (
     Drop,
     InvalidArgument,

@@ -24,9 +24,9 @@ from typing import get_type_hints as type_hints
 
 from pydantic import PydanticSchemaGenerationError
 
-from onceward.core.block import Transaction
 from onceward.core.handle.context import AsyncContext, AsyncTransaction, Context
 from onceward.core.handle.message import AsyncMessage, Message
+from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.message.body import message_type
 from onceward.message.options import PLAIN_RULES, HandlerRules

@@ -15,11 +15,12 @@ from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
-from onceward.core.block import Transaction
-from onceward.core.engine.async_face import AsyncFace, OffLoop, awaitable
-from onceward.core.handle.inbox import LeasedMessage
-from onceward.core.handle.lanes import Lease
-from onceward.core.requests import Suspended
+from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.rows.lanes import Lease
+from onceward.core.run.async_face import AsyncFace, OffLoop, awaitable
+from onceward.core.run.engine_loop import RuntimeDeps
+from onceward.core.send.block import Transaction
+from onceward.core.send.requests import Suspended
 from onceward.file.transaction import StoreTransaction
 from onceward.message.options import StepOptions
 from onceward.message.times import Span
@@ -88,6 +89,16 @@ class StepHome:
     commits: Committer
     scope: str = ""
     """Digest of the messages of a run, which identifies its steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerDeps(RuntimeDeps):
+    """The dependencies of those that call handlers."""
+
+    steps: Callable[[HandlerDeps, StepHome], Steps]
+    """Creates the steps of a handler's call, if it has any."""
+    streams: Callable[[HandlerDeps, StepHome], Streams]
+    """Creates its streams of output, if it has any."""
 
 
 @dataclass(frozen=True, slots=True)

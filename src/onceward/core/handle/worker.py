@@ -12,22 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
-from onceward.core import requests
-from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, Team, lane_reaper
-from onceward.core.engine.event_emitter import kind_of, settlement_event
-from onceward.core.engine.threads import DOZE, QUICK_TICK, TICK
-from onceward.core.handle import inbox, lanes
 from onceward.core.handle.commit_batch import CLAIM_LOST, CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
-from onceward.core.handle.inbox import (
-    SAME,
-    SAME_ROW,
-    ClaimGate,
-    ClaimRequest,
-    LeasedMessage,
-    RowKey,
-)
 from onceward.core.handle.invoke import (
     Loop,
     Prepared,
@@ -37,11 +23,25 @@ from onceward.core.handle.invoke import (
     resolve_handler,
     settlement_of,
 )
-from onceward.core.handle.lanes import Lease
 from onceward.core.handle.loop_watch import LATE, LoopCall
 from onceward.core.handle.signatures import Handlers
-from onceward.core.handle.steps import CONTEXT
-from onceward.core.requests import Suspended
+from onceward.core.handle.steps import CONTEXT, HandlerDeps
+from onceward.core.rows import inbox, lanes
+from onceward.core.rows.inbox import (
+    SAME,
+    SAME_ROW,
+    ClaimGate,
+    ClaimRequest,
+    LeasedMessage,
+    RowKey,
+)
+from onceward.core.rows.lanes import Lease
+from onceward.core.run import engine_loop as engine
+from onceward.core.run.engine_loop import EngineLoop, Team, lane_reaper
+from onceward.core.run.event_emitter import kind_of, settlement_event
+from onceward.core.run.threads import DOZE, QUICK_TICK, TICK
+from onceward.core.send import requests
+from onceward.core.send.requests import Suspended
 from onceward.errors import InvalidArgument, OncewardError, RequestFailed
 from onceward.file import file_checks, forks
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
@@ -147,7 +147,7 @@ class Worker:
 
     def __init__(
         self,
-        deps: RuntimeDeps,
+        deps: HandlerDeps,
         agent: Handlers,
         loop: Loop,
         *,
@@ -908,7 +908,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        deps: RuntimeDeps,
+        deps: HandlerDeps,
         agent: Handlers,
         loop: Loop,
         *,

@@ -11,7 +11,7 @@ from functools import partial
 from math import ceil
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.send import sent
+from onceward.core.rows import sent
 from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import QueueFull, RateLimited, StoreCapacity, StoreFull
 from onceward.file.connection import ConstraintError

@@ -15,7 +15,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from zlib import crc32
 
-from onceward.core.send import limits, sent
+from onceward.core.rows import sent
+from onceward.core.rows.sent import MISSING, frame_of
+from onceward.core.send import limits
 from onceward.core.send.compose import Composer, Fanout, OutgoingMessage, SendResult, split_digest
 from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, Hold
 from onceward.errors import Conflict
@@ -25,7 +27,7 @@ from onceward.file.transaction import StoreTransaction, bump, listed
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Enqueued
-from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, Frame, FrameHeaders, digest
+from onceward.message.frame import DIGEST_BYTES, Frame, FrameHeaders, digest
 from onceward.message.names import byte_length, quoted
 from onceward.message.options import PLAIN, MessageOptions
 from onceward.message.parcel import UNANSWERED, ParcelFrame, Receipt
@@ -33,26 +35,6 @@ from onceward.message.vocabulary import reason_text
 
 if TYPE_CHECKING:
     from onceward.observed import ObservedSend
-
-MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
-"""Placeholder for a lost body: its message is delivered nevertheless."""
-
-
-def frame_of(row: str) -> str:
-    """Return the SQL expression of the whole frame of an outbox *row*, with its body."""
-    return f"""
-CASE WHEN {row}.body_id IS NULL THEN {row}.frame
-     ELSE {row}.frame
-          || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id),
-                      '{MISSING}')
-          || '}}' END
-"""
-
-
-def body_digest_of(row: str) -> str:
-    """Return the SQL expression of the digest of an outbox *row*'s separate body."""
-    return f"(SELECT b.digest FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id)"
-
 
 OWN: Final = ("id", "recipient", "frame", "digest", "created_at", "due_at", "held_by", "body_id")
 SHARED: Final = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 
-from onceward.core.block import Transaction
-from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.context import AsyncTransaction, Context
 from onceward.core.handle.message import Message
 from onceward.core.handle.steps import AsyncOutputStream, OutputStream, StepFunction, WithSteps
+from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
+from onceward.core.send.block import Transaction
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis

@@ -6,19 +6,8 @@ import os
 from concurrent.futures import CancelledError
 from typing import Any, Final, cast
 
-from onceward.core import requests
-from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.engine_loop import RuntimeDeps
-from onceward.core.handle import lanes
 from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.core.handle.context import Context
-from onceward.core.handle.inbox import (
-    MESSAGE,
-    ClaimRequest,
-    Kind,
-    LeasedMessage,
-    SettledMessage,
-)
 from onceward.core.handle.invoke import (
     Loop,
     Prepared,
@@ -29,9 +18,19 @@ from onceward.core.handle.invoke import (
     wait_after,
 )
 from onceward.core.handle.signatures import Handler, Handlers
-from onceward.core.handle.steps import CONTEXT
+from onceward.core.handle.steps import CONTEXT, HandlerDeps
 from onceward.core.handle.worker import RunningCall, Worker
-from onceward.core.requests import Suspended
+from onceward.core.rows import lanes
+from onceward.core.rows.inbox import (
+    MESSAGE,
+    ClaimRequest,
+    Kind,
+    LeasedMessage,
+    SettledMessage,
+)
+from onceward.core.run import engine_loop as engine
+from onceward.core.send import requests
+from onceward.core.send.requests import Suspended
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext
 from onceward.file import forks
@@ -116,7 +115,7 @@ class BatchGate:
 class BatchWorker(Worker):
     """A thread that claims up to ``batch`` messages of one handler and calls it once."""
 
-    def __init__(self, deps: RuntimeDeps, agent: Handlers, loop: Loop, *, handler: Handler) -> None:
+    def __init__(self, deps: HandlerDeps, agent: Handlers, loop: Loop, *, handler: Handler) -> None:
         super().__init__(deps, agent, loop, gate=BatchGate(agent, handler))
         self._handler, self._most = handler, handler.rules.batch or 1
         self._within = round(1000 * handler.rules.within)
@@ -357,7 +356,7 @@ class BatchWorker(Worker):
         return ended
 
 
-def batch_workers(deps: RuntimeDeps, agent: Handlers, loop: Loop) -> list[BatchWorker]:
+def batch_workers(deps: HandlerDeps, agent: Handlers, loop: Loop) -> list[BatchWorker]:
     """Return a worker for each batch handler of an agent."""
     batched = [each for each in agent.handlers if each.rules.batch is not None]
     return [BatchWorker(deps, agent, loop, handler=each) for each in batched]

@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from onceward.core.accept import receipts
 from onceward.core.accept.accept import Prepare
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.requests import SentRequest, ask_to_cancel
-from onceward.core.send import sent
+from onceward.core.rows import receipts, sent
+from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.send.requests import SentRequest, ask_to_cancel
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.frame import Frame
 from onceward.message.ids import OWN_ID

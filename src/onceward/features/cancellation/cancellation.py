@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from onceward.core import requests
 from onceward.core.accept.accept import CancelsMessages
-from onceward.core.engine.engine_loop import RuntimeDeps, until_found
-from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle.steps import CONTEXT
-from onceward.core.requests import CANCEL
-from onceward.core.send import sent
+from onceward.core.rows import sent
+from onceward.core.run.engine_loop import RuntimeDeps, until_found
+from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.send import requests
+from onceward.core.send.requests import CANCEL
 from onceward.errors import InvalidArgument
 from onceward.features.cancellation.arrived import TOO_LATE, cancel_reason
 from onceward.file.sql_parts import senders

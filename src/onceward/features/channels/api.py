@@ -8,9 +8,6 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.engine.engine_loop import RuntimeDeps, until_found
-from onceward.core.handle import inbox, lanes
-from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.message import (
     Consumer,
     InboxConsumer,
@@ -18,6 +15,9 @@ from onceward.core.handle.message import (
     Message,
     ReceivedMessage,
 )
+from onceward.core.rows import inbox, lanes
+from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.compose import SendResult
 from onceward.errors import ChannelRefused, NotParticipant
 from onceward.features.channels import acknowledgments

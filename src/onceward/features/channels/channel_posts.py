@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from onceward.core import dead_letters
-from onceward.core.send import sent
+from onceward.core.rows import dead_letters, sent
 from onceward.features.channels.directory import ChannelConfig
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis

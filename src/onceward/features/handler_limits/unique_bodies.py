@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.invoke import Prepared
+from onceward.core.rows.inbox import LeasedMessage
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import Done, Settlement

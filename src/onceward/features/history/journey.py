@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from onceward.core import dead_letters
-from onceward.core.dead_letters import DeadLetter
+from onceward.core.rows import dead_letters
+from onceward.core.rows.dead_letters import DeadLetter
 from onceward.features.history import history
 from onceward.file.database import Database
 from onceward.file.handler_work import handled

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from onceward.core.engine.engine_loop import RuntimeDeps
+from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import InvalidArgument
 from onceward.features.limits import stored
 from onceward.features.limits.stored import DropRecord, Limit

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, Protocol, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.block import BlockOpener, Transaction
-from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.message import Consumer, Message, type_names
+from onceward.core.run.engine_loop import RuntimeDeps, until_found
+from onceward.core.send.block import BlockOpener, Transaction
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
 from onceward.features.mailboxes import directory as mailboxes
 from onceward.features.mailboxes.mailbox_leases import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle.message import Consumer, never_settled
+from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import NoMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
 from onceward.features.mailboxes.mailbox_readers import RANKS, MailboxLease, MailboxRef, Start

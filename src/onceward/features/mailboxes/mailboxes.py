@@ -8,7 +8,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core import dead_letters
+from onceward.core.rows import dead_letters
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
 from onceward.features.mailboxes.mailbox_readers import MailboxLease, MailboxRef, Reader, Start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.core.handle import inbox, lanes
+from onceward.core.rows import inbox, lanes
 from onceward.errors import InvalidArgument
 from onceward.file import identity
 from onceward.file.transaction import Rows, StoreTransaction

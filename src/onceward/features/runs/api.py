@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Unpack
 
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.handle.inbox import SettledMessage
-from onceward.core.handle.lanes import Lease
+from onceward.core.rows.inbox import SettledMessage
+from onceward.core.rows.lanes import Lease
+from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.runs import runs, session_queues

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
-from onceward.core.block import Transaction
-from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message, ReceivedMessage
@@ -21,9 +19,11 @@ from onceward.core.handle.signatures import (
     required,
 )
 from onceward.core.handle.steps import AsyncWithSteps, Steps, StoredStep, WithSteps
-from onceward.core.requests import QUESTION, HandlerRequests, WithReplies, task
+from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
+from onceward.core.send.block import Transaction
 from onceward.core.send.compose import OutgoingMessage, to_subscribers
 from onceward.core.send.outbox import Outbox
+from onceward.core.send.requests import QUESTION, HandlerRequests, WithReplies, task
 from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from onceward.core import requests
-from onceward.core.block import Transaction
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.handle import inbox, lanes
-from onceward.core.handle.inbox import LeasedMessage, SettledMessage
-from onceward.core.handle.lanes import Lease
-from onceward.core.requests import TaskOutcome
+from onceward.core.rows import inbox, lanes
+from onceward.core.rows.inbox import LeasedMessage, SettledMessage
+from onceward.core.rows.lanes import Lease
+from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.send import requests
+from onceward.core.send.block import Transaction
 from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Outbox
+from onceward.core.send.requests import TaskOutcome
 from onceward.errors import LeaseLost, RunAborted
 from onceward.features.runs import session_queues
 from onceward.file import file_checks

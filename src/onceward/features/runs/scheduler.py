@@ -11,12 +11,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.engine.engine_loop import RuntimeDeps
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.handle import lanes
-from onceward.core.handle.inbox import LeasedMessage, SettledMessage
-from onceward.core.handle.lanes import Lease
 from onceward.core.handle.signatures import Around
+from onceward.core.rows import lanes
+from onceward.core.rows.inbox import LeasedMessage, SettledMessage
+from onceward.core.rows.lanes import Lease
+from onceward.core.run.engine_loop import RuntimeDeps
+from onceward.core.run.event_emitter import EventEmitter
 from onceward.errors import InvalidMessage, OncewardError
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.runs import EarlierRun, OpenRun, RunCompletion, Summary

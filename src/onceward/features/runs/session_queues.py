@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.handle.inbox import LeasedMessage
-from onceward.core.handle.lanes import Lease
+from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.rows.lanes import Lease
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis

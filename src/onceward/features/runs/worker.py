@@ -13,14 +13,6 @@ from threading import Event as Flag
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
-from onceward.core.block import Transaction
-from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.async_face import OnWorker
-from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, lane_reaper
-from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.engine.threads import engine_threads
-from onceward.core.handle import lanes
-from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.invoke import (
     Loop,
     cause_of,
@@ -30,11 +22,19 @@ from onceward.core.handle.invoke import (
     surround,
     with_trace,
 )
-from onceward.core.handle.lanes import Lease
 from onceward.core.handle.loop_watch import LoopCall
 from onceward.core.handle.message import Message
-from onceward.core.handle.steps import CONTEXT, StepHome, Steps, StoredStep
-from onceward.core.requests import Suspended
+from onceward.core.handle.steps import CONTEXT, HandlerDeps, StepHome, Steps, StoredStep
+from onceward.core.rows import lanes
+from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.rows.lanes import Lease
+from onceward.core.run import engine_loop as engine
+from onceward.core.run.async_face import OnWorker
+from onceward.core.run.engine_loop import EngineLoop, lane_reaper
+from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.run.threads import engine_threads
+from onceward.core.send.block import Transaction
+from onceward.core.send.requests import Suspended
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry, StoreClosed
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.run import AsyncRun, Run
@@ -213,7 +213,7 @@ class RunExecution:
     def __init__(
         self,
         started: StartedRun,
-        deps: RuntimeDeps,
+        deps: HandlerDeps,
         *,
         scheduler: RunScheduler,
         completion: RunCompletion,
@@ -552,7 +552,7 @@ def _scope(ids: Sequence[tuple[str, str]]) -> str:
 class RunWorker:
     """Serves the sessions of one agent by runs, in one process."""
 
-    def __init__(self, deps: RuntimeDeps, handlers: Sequence[SessionHandler], loop: Loop) -> None:
+    def __init__(self, deps: HandlerDeps, handlers: Sequence[SessionHandler], loop: Loop) -> None:
         self._deps, self._db, self._settings = deps, deps.db, deps.settings
         self._handler_loop = loop
         self.owner = file_checks.owner_name()

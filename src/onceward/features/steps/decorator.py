@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
-from onceward.core.block import Transaction
-from onceward.core.engine.async_face import Inline
 from onceward.core.handle.signatures import is_coroutine, name_of
 from onceward.core.handle.steps import (
     CONTEXT,
@@ -18,6 +16,8 @@ from onceward.core.handle.steps import (
     StepFunction,
     WithSteps,
 )
+from onceward.core.run.async_face import Inline
+from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import OUTPUT, RUNNING, RunningStep
 from onceward.message.ids import new_token

@@ -15,19 +15,19 @@ from uuid import UUID
 
 from pydantic_core import from_json
 
-from onceward.core.block import Transaction
-from onceward.core.engine.async_face import OffLoop, on_thread
-from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle.invoke import wait_after
 from onceward.core.handle.signatures import is_coroutine
 from onceward.core.handle.steps import (
+    HandlerDeps,
     OutputStream,
     StepFunction,
     StepHome,
     StoredStep,
     Streams,
 )
-from onceward.core.requests import Suspended
+from onceward.core.run.async_face import OffLoop, on_thread
+from onceward.core.send.block import Transaction
+from onceward.core.send.requests import Suspended
 from onceward.errors import (
     AnswerTimeout,
     Drop,
@@ -120,7 +120,7 @@ class Found:
 class MessageSteps:
     """The steps of one message, in one call of its handler."""
 
-    def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
+    def __init__(self, deps: HandlerDeps, home: StepHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
         self._policy, self._rng, self._hooks = deps.policy, deps.rng, deps.hooks
         self._mint, self._make_streams = deps.outbox.composer.mint, partial(deps.streams, deps)

@@ -7,9 +7,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
-from onceward.core.engine.engine_loop import RuntimeDeps
-from onceward.core.engine.threads import EngineTask, engine_threads
-from onceward.core.handle.steps import OutputStream, StepHome
+from onceward.core.handle.steps import HandlerDeps, OutputStream, StepHome
+from onceward.core.run.threads import EngineTask, engine_threads
 from onceward.errors import LeaseLost, OncewardError, StreamFull
 from onceward.features.streams import stored
 from onceward.features.streams.stored import BYTES, JSON, RESTART, Batch, Tail
@@ -31,7 +30,7 @@ Commit = Callable[[Work], None]
 class MessageStreams:
     """The output of one call of a handler, in one order across its streams."""
 
-    def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
+    def __init__(self, deps: HandlerDeps, home: StepHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
         self._lock = forks.new_lock()
         self._batches: list[Batch] = []

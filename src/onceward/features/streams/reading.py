@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from onceward.core.send import sent
+from onceward.core.rows import sent
 from onceward.errors import InvalidArgument
 from onceward.features.streams.stored import BYTES, RESTART
 from onceward.file.database import Database

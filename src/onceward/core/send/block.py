@@ -8,7 +8,6 @@ from typing import Any, Protocol, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.requests import add_request, task
 from onceward.core.send.compose import (
     EVERY_AGENT,
     Fanout,
@@ -18,6 +17,7 @@ from onceward.core.send.compose import (
     to_subscribers,
 )
 from onceward.core.send.outbox import Outbox
+from onceward.core.send.requests import add_request, task
 from onceward.errors import StoreError
 from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended

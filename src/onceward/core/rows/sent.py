@@ -9,7 +9,27 @@ from typing import Final, NamedTuple, cast
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
+from onceward.message.frame import BODY_ERROR
 from onceward.message.vocabulary import SentState
+
+MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
+"""Placeholder for a lost body: its message is delivered nevertheless."""
+
+
+def frame_of(row: str) -> str:
+    """Return the SQL expression of the whole frame of an outbox *row*, with its body."""
+    return f"""
+CASE WHEN {row}.body_id IS NULL THEN {row}.frame
+     ELSE {row}.frame
+          || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id),
+                      '{MISSING}')
+          || '}}' END
+"""
+
+
+def body_digest_of(row: str) -> str:
+    """Return the SQL expression of the digest of an outbox *row*'s separate body."""
+    return f"(SELECT b.digest FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id)"
 
 
 def pushed(row: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
-from onceward.core.deliver.parcels import CountedAttempt, Settled
+from onceward.core.rows.peers import PeerLease
 from onceward.core.send import outbox
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
@@ -29,6 +29,7 @@ from onceward.message.events import (
     WeakReceipt,
 )
 from onceward.message.frame import Frame, session_and_type
+from onceward.message.parcel import Durability
 from onceward.message.vocabulary import Dead, Done, LeaseInfo, Reason, RetryAt, Settlement
 
 NAMES: Final = """
@@ -41,6 +42,33 @@ SELECT id, session, type, '', received_at FROM _onceward_inbox
 SELECT id, session, type, coalesce(last_error, ''), created_at FROM _onceward_dead_letters
  WHERE id IN (SELECT value FROM json_each(:ids)) AND peer = :peer
 """
+
+
+class Settled(NamedTuple):
+    """Messages that an answer changed, by outcome."""
+
+    lease: PeerLease
+    moved: outbox.Moved
+    rejected: tuple[tuple[str, Reason], ...] = ()
+    held: bool = True
+    """Whether the peer is still leased because it has more to push."""
+    closed: bool = False
+    weak: Durability | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the answer changed no row: its outcomes were known, or no row has its ids."""
+        moved = self.moved
+        return not (moved.any or self.rejected)
+
+
+class CountedAttempt(NamedTuple):
+    """A message of a failed push; ``spent`` is the number of attempts that count."""
+
+    seq: int
+    id: str
+    attempt: int
+    spent: int
 
 
 class EventEmitter:

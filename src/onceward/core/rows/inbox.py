@@ -10,10 +10,8 @@ from itertools import starmap, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from onceward.core import dead_letters
-from onceward.core.accept import receipts
-from onceward.core.handle import lanes
-from onceward.core.handle.lanes import Lease
+from onceward.core.rows import dead_letters, lanes, receipts
+from onceward.core.rows.lanes import Lease
 from onceward.errors import StoreCorrupt
 from onceward.file.sql_parts import senders
 from onceward.file.transaction import Rows, StoreTransaction, bump, listed

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from onceward.core.handle import lanes
-from onceward.core.send.outbox import frame_of
-from onceward.core.send.sent import note_pruned, pushed, undelivered
+from onceward.core.rows import lanes
+from onceward.core.rows.sent import frame_of, note_pruned, pushed, undelivered
 from onceward.errors import Conflict, InvalidArgument
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database

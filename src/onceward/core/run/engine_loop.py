@@ -10,9 +10,8 @@ from functools import partial
 from threading import Event, get_ident
 from typing import Final, TypeVar
 
-from onceward.core.engine.threads import EngineTask, engine_threads
-from onceward.core.handle import lanes
-from onceward.core.handle.steps import StepHome, Steps, Streams
+from onceward.core.rows import lanes
+from onceward.core.run.threads import EngineTask, engine_threads
 from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreClosed
 from onceward.file import file_checks, forks
@@ -50,10 +49,6 @@ class RuntimeDeps:
     """Source of the jitter of retries."""
     policy: RetryPolicy
     """Retries of messages that a handler or a reader failed."""
-    steps: Callable[[RuntimeDeps, StepHome], Steps]
-    """Creates the steps of a handler's call, if it has any."""
-    streams: Callable[[RuntimeDeps, StepHome], Streams]
-    """Creates its streams of output, if it has any."""
 
 
 class DeadOwnerReaper:
