@@ -286,7 +286,8 @@ def test_a_message_of_a_burst_costs_few_calls(
             ]
             bursts.append([counted(step).calls for step in steps])
         few, many = bursts[-2:]
-        each = [(more - less) / 100 for less, more in zip(few, many, strict=True)]
+        # A look at the file that is due by the clock falls into either burst: no message costs it.
+        each = [round((more - less) / 100) for less, more in zip(few, many, strict=True)]
 
         assert each[0] <= 6, each
         assert each[1] <= 11, each
