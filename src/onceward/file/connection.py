@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -36,6 +36,7 @@ from onceward.file.file_checks import canonical, descriptors_left, files_limit, 
 from onceward.message.clock import monotonic
 from onceward.message.names import quoted
 
+T = TypeVar("T")
 MIN_VERSION: Final = (3, 51, 3)
 WITHDRAWN_VERSIONS: Final = (3, 52, 0)
 MARK: Final = "onceward:"
@@ -67,8 +68,6 @@ PRAGMAS: Final = (
 )
 LONGEST_PATH: Final = 504
 """Bytes of the longest path that SQLite opens: it appends up to 8 to it, within 512."""
-REPEATS: Final = 10
-"""Times that a read is repeated because the schema was changed meanwhile."""
 CLOSED_ERRORS: Final = (apsw.ConnectionClosedError, apsw.CursorClosedError)
 """Errors of a connection that was closed, and of its cursors."""
 STATEMENTS: Final = 512
@@ -261,18 +260,27 @@ def has_columns(cursor: apsw.Cursor) -> bool:
         return False
 
 
-def execute_reading(by: Any, sql: str, bindings: Any = None) -> Any:
+def execute_reading(
+    execute: Callable[..., T], sql: str, bindings: Any = None, *, within: float
+) -> T:
     """
-    Run a reading statement on a connection or cursor, again if the schema was changed meanwhile.
+    Run a reading statement by *execute* of a connection, again while others change the schema.
 
-    SQLite prepares a statement again by itself, and gives up while others change the schema.
+    SQLite prepares a statement again by itself, and gives up after some changes. As other writers
+    are what it waits for, *within* is the seconds for which it is repeated.
     """
-    for _ in range(REPEATS):
+    patience: BusyHandler | None = None
+    calls = 0
+    while True:
         try:
-            return by.execute(sql, bindings)
+            return execute(sql, bindings)
         except apsw.SchemaChangeError:
-            continue
-    return by.execute(sql, bindings)
+            if patience is None:
+                patience = BusyHandler()
+                patience.deadline = monotonic() + within
+            if not patience(calls):
+                raise
+            calls += 1
 
 
 def translate_error(error: BaseException, path: Path | str = "") -> BaseException:
@@ -320,7 +328,7 @@ def _busy(error: apsw.Error, path: Path | str) -> Busy:
     """Return the error for a file that other writers hold, or whose schema they change."""
     did = "held the file for the whole deadline"
     if isinstance(error, apsw.SchemaChangeError):
-        did = "changed the schema during each try"
+        did = "kept changing the schema for the whole deadline"
     return Busy(f"{path}: other writers {did}; nothing was written, try again")
 
 

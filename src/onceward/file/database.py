@@ -649,8 +649,9 @@ class Database:
         try:
             try:
                 return self._by_any(apsw.Connection.execute, sql, bindings)
-            except apsw.SchemaChangeError:
-                return self._by_any(execute_reading, sql, bindings)
+            except apsw.SchemaChangeError:  # without the turn to write between two tries
+                again = partial(self._by_any, apsw.Connection.execute)
+                return self._execute(again, sql, bindings)
             except _JustClosed:
                 self._recover_to_read()
                 return self._by_any(apsw.Connection.execute, sql, bindings)
@@ -684,6 +685,10 @@ class Database:
                 queue.pass_on(turn)  # the interrupt may have come before the turn was passed on
                 raise
 
+    def _execute(self, execute: Callable[..., T], sql: str, bindings: Any = None) -> T:
+        """Run a reading statement; wait for other writers as long as a commit does."""
+        return execute_reading(execute, sql, bindings, within=self.writer.queue.timeout)
+
     def _read_inside(self, sql: str, bindings: Any) -> list[tuple[Any, ...]]:
         tx = self.writer.open_transaction()
         try:
@@ -696,7 +701,7 @@ class Database:
         if self.writer._owner == get_ident():
             return self._read_inside(sql, bindings)
         with self._lent_reader() as reader, self._errors_by(translate_own_error):
-            found: list[tuple[Any, ...]] = execute_reading(reader, sql, bindings).fetchall()
+            found: list[tuple[Any, ...]] = self._execute(reader.execute, sql, bindings).fetchall()
         return found
 
     def query(self, sql: str, bindings: Any = None) -> list[Row]:
@@ -704,7 +709,7 @@ class Database:
         if "pragma" in sql.lower():
             refuse_pragma(sql)
         with self._lent_reader() as reader, self._errors_by(translate_error):
-            return _named(execute_reading(reader, sql, bindings))
+            return _named(self._execute(reader.execute, sql, bindings))
 
     @contextmanager
     def _errors_by(self, translate: Callable[[Exception, Path], BaseException]) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,8 +50,11 @@ SHORT_NAME: Final = "CREATE TEMP VIEW {short} AS SELECT * FROM main.{name}"
 class FileReader:
     """A connection to one file that cannot write; statements that exceed *longest* are ended."""
 
-    def __init__(self, con: Any, path: Path, longest: float | None = None) -> None:
+    def __init__(
+        self, con: Any, path: Path, longest: float | None = None, *, wait: float = WAIT_FOR
+    ) -> None:
         self._con, self.path, self._longest = con, path, longest
+        self._execute = partial(execute_reading, within=wait)
         self._until = 0.0
         if longest is not None:
             con.set_progress_handler(self._too_long, OPCODES)
@@ -79,7 +83,7 @@ class FileReader:
         self._until = monotonic() + (self._longest or 0.0)
         cursor = self._con.cursor()
         try:
-            yield from execute_reading(cursor, sql, bindings)
+            yield from self._execute(cursor.execute, sql, bindings)
         except UnicodeDecodeError:
             raise
         except Exception as error:
@@ -107,12 +111,12 @@ class FileReader:
 
         """
         for name, short in self.rows(SHORT_NAMES):
-            execute_reading(self._con, SHORT_NAME.format(name=name, short=short))
+            self._execute(self._con.execute, SHORT_NAME.format(name=name, short=short))
         self._con.exec_trace = _OneReading()
         found: list[dict[str, Any]] = []
         names: list[str] = []
         try:
-            cursor = execute_reading(self._con, sql)
+            cursor = self._execute(self._con.execute, sql)
             for row in cursor:
                 names = names or _distinct([column[0] for column in cursor.get_description()])
                 found.append(dict(zip(names, row, strict=True)))
@@ -140,7 +144,7 @@ class FileReader:
 
         cursor.exec_trace = note
         try:
-            cursor.execute(sql, bindings)
+            self._execute(cursor.execute, sql, bindings)
         except Exception as error:  # the trace ends the statement before its first row
             if not names:
                 raise translate_own_error(error, self.path) from error
@@ -200,7 +204,7 @@ def opened_any(
     patience = BusyHandler()
     patience.deadline = monotonic() + wait  # one deadline for all statements
     with connected(path, patience) as con:
-        reader = FileReader(con, path, longest)
+        reader = FileReader(con, path, longest, wait=wait)
         reader.rows(SMALL_CACHE)
         yield reader
 
