@@ -73,3 +73,16 @@ def test_an_id_for_many_messages_is_refused_at_once(tmp_path: Path) -> None:
         return "refused"
 
     assert ("refused", "refused", []) == published(tmp_path, refused, refused)
+
+
+def test_a_refused_topic_keeps_no_copy(tmp_path: Path) -> None:
+    """A run that goes on after the Conflict of one copy sends none of the others."""
+
+    def work(run: Run) -> object:
+        with pytest.raises(Conflict):
+            run.publish("news", "x", key="k")
+        return "went on"
+
+    _, done, stored = published(tmp_path, work, lambda box: box.send("carol", 1, key="k"))
+
+    assert ("went on", []) == (done, stored)

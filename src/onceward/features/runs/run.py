@@ -227,7 +227,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         """
         self._follow(options)
         copies = to_subscribers(self._outbox.composer, self.session, topic, body, options)
-        return [self._add(each) for each in copies.messages]
+        return self._add_all(copies.messages)
 
     @checked
     def reply(
@@ -308,11 +308,16 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
 
     def _add(self, draft: OutgoingMessage) -> str:
         """Keep a message until it is committed; return its id, or that of the same one before."""
-        first = self._known(draft)
-        self._drafts.append(draft)
-        if draft.headers.in_reply_to is not None:
-            self._answered.add(draft.headers.in_reply_to)
-        return first or draft.id
+        [message_id] = self._add_all((draft,))
+        return message_id
+
+    def _add_all(self, drafts: Sequence[OutgoingMessage]) -> list[str]:
+        """Keep all of some messages, or none if one of them raises Conflict; see ``_add``."""
+        first = [self._known(draft) for draft in drafts]
+        self._drafts += drafts
+        replies = (draft.headers.in_reply_to for draft in drafts)
+        self._answered.update(each for each in replies if each is not None)
+        return [known or draft.id for known, draft in zip(first, drafts, strict=True)]
 
     def _known(self, draft: OutgoingMessage) -> str | None:
         """Return the id that a message under the same key has; raise Conflict for another one."""
