@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from math import isinf
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, cast
 
 from pydantic import (
     AwareDatetime,
@@ -318,8 +317,7 @@ def check_extension(name: str, value: object) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameHeaders:
+class FrameHeaders(NamedTuple):
     """The checked options of a send: all of a message except its id, time and body."""
 
     sender: str
@@ -353,22 +351,28 @@ class FrameHeaders:
 
 def frame_prefix(headers: FrameHeaders) -> str:
     """Return the part of a frame's text that all frames with the same headers share."""
-    before, after = split_prefix(headers)
-    return f"{before}{json_string(headers.recipient)}{after}"
+    head, tail = frame_ends(headers)
+    return f"{head}{options_text(headers)}{tail}"
 
 
-def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
+def frame_ends(headers: FrameHeaders) -> tuple[str, str]:
+    """Return the parts of a frame's prefix before and after its options."""
+    e = headers
+    head, body = _before_recipient(e), "data_base64" if e.media == BYTES else "data"
+    return (
+        f'{head}{json_string(e.recipient)},"session":{json_string(e.session)}',
+        f',"datacontenttype":{json_string(e.media)},"{body}":',
+    )
+
+
+def split_prefix(headers: FrameHeaders) -> tuple[str, str]:
     """Return the shared parts before and after the recipient, the only difference in a fan-out."""
-    e = envelope
-    body = "data_base64" if e.media == BYTES else "data"
-    before = (
-        f'","source":{json_string(SOURCE + e.sender)},"type":{json_string(e.type)},"recipient":'
-    )
-    after = (
-        f',"session":{json_string(e.session)}{_options(e)}'
-        f',"datacontenttype":{json_string(e.media)},"{body}":'
-    )
-    return before, after
+    before, whole = _before_recipient(headers), frame_prefix(headers)
+    return before, whole[len(before) + len(json_string(headers.recipient)) :]
+
+
+def _before_recipient(e: FrameHeaders) -> str:
+    return f'","source":{json_string(SOURCE + e.sender)},"type":{json_string(e.type)},"recipient":'
 
 
 BEFORE_TIME: Final = '{"specversion":"1.0","time":"'
@@ -387,7 +391,8 @@ def render_head(prefix: str, message_id: str, created_at: Millis) -> str:
     return f"{BEFORE_TIME}{iso(created_at)}{BEFORE_ID}{message_id}{prefix}"
 
 
-def _options(e: FrameHeaders) -> str:
+def options_text(e: FrameHeaders) -> str:
+    """Return the attributes of a frame that its options set, empty without options."""
     text = "" if e.rank == NORMAL else f',"priority":{e.rank}'
     for name, value in (
         ("topic", e.topic),

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
-from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
+from onceward.errors import HandlerSignal, InvalidArgument, InvalidMessage, LeaseLost, Paused
 from onceward.message.clock import Millis
 from onceward.message.error_text import members
-from onceward.message.frame import Frame
-from onceward.message.names import PriorityName, plain_text, quoted, refuse_options
+from onceward.message.frame import (
+    EPHEMERAL,
+    INT32,
+    RESERVED_ATTRIBUTES,
+    Frame,
+    check_extension,
+)
+from onceward.message.names import (
+    PriorityName,
+    agent_name,
+    plain_text,
+    quoted,
+    rank,
+    refuse_options,
+)
 from onceward.message.retry import RetryPolicy
-from onceward.message.times import GivenRate, Point, Span, millis, seconds
+from onceward.message.times import GivenRate, Point, Span, millis, point, seconds
 from onceward.message.validators import check_type, reply_schema
 
 if TYPE_CHECKING:
@@ -107,7 +120,132 @@ class MessageOptions(SendOptions, total=False):
 
 
 PLAIN: Final = MessageOptions()
-"""No options: then the shared part of messages of one type to one recipient is cached."""
+"""No options."""
+Read = Callable[[MessageOptions, Millis], Any]
+"""Reads one of the given options, checked; a span counts from the given time."""
+
+
+def _text(name: str) -> Read:
+    def read(given: MessageOptions, _: Millis) -> str | None:
+        value = cast("Mapping[str, str | None]", given)[name]
+        return None if value is None else plain_text(name, value)
+
+    return read
+
+
+def _plain(name: str) -> Read:
+    return lambda given, _: cast("Mapping[str, Any]", given)[name]
+
+
+def _reply_to(given: MessageOptions, _: Millis) -> str | None:
+    name = given["reply_to"]
+    return None if name is None else agent_name(name)
+
+
+def _hops(given: MessageOptions, _: Millis) -> int:
+    hops = given["hops"]
+    if isinstance(hops, bool) or not isinstance(hops, int) or not 0 <= hops < INT32:
+        raise InvalidMessage(f"hops {quoted(hops)} must be a number of messages")
+    return hops
+
+
+def _due(given: MessageOptions, now: Millis) -> Millis | None:
+    """Return when a message may leave; None for at once."""
+    delay, at = given.get("delay"), given.get("at")
+    if at is not None:
+        if delay is not None:
+            msg = "at and delay both say when the message may leave: give one of them"
+            raise InvalidMessage(msg)
+        due_at = point("at", at, error=InvalidMessage)
+        return due_at if due_at > now else None
+    wait = 0 if delay is None else millis("delay", delay, error=InvalidMessage)
+    return now + wait if wait else None
+
+
+def _expiry(given: MessageOptions, now: Millis) -> Millis | None:
+    """Return when a message expires: after its time to live, or earlier with its mailbox."""
+    ttl, ends_at = given.get("ttl"), given.get("ends_at")
+    expires_at = None if ttl is None else now + millis("ttl", ttl, error=InvalidMessage)
+    if ends_at is None or expires_at is None:
+        return ends_at if expires_at is None else expires_at
+    return min(expires_at, ends_at)
+
+
+def given_headers(options: MessageOptions | SendOptions) -> Mapping[str, Any]:
+    """Return the caller's extension attributes; raise InvalidMessage unless it is a mapping."""
+    headers = options.get("headers") or {}
+    if not isinstance(headers, dict) and not isinstance(headers, Mapping):
+        msg = f"headers={quoted(headers)} must be a mapping of names to values"
+        raise InvalidMessage(msg)
+    return headers
+
+
+def _extensions(given: MessageOptions, _: Millis) -> dict[str, Any] | None:
+    """Return the checked extension attributes of a message, or None."""
+    ephemeral = given.get("ephemeral")
+    headers: dict[str, Any] = dict(given_headers(given))
+    if ephemeral:
+        if ephemeral is not True:
+            msg = f"ephemeral={quoted(ephemeral)} must be True or False"
+            raise InvalidMessage(msg)
+        headers[EPHEMERAL] = True
+    for name, value in headers.items():
+        if name in RESERVED_ATTRIBUTES:
+            msg = f"header {name!r} is an attribute of the frame: use send's argument"
+            raise InvalidMessage(msg)
+        check_extension(name, value)
+    return headers or None
+
+
+READ: Final[Mapping[str, tuple[str, Read]]] = {
+    "topic": ("topic", _plain("topic")),  # checked by the rules of its session
+    "priority": ("rank", lambda given, _: rank(given["priority"])),
+    "ordering_key": ("ordering_key", _text("ordering_key")),
+    "correlation_id": ("correlation_id", _text("correlation_id")),
+    "causation_id": ("causation_id", _text("causation_id")),
+    "in_reply_to": ("in_reply_to", _text("in_reply_to")),
+    "reply_to": ("reply_to", _reply_to),
+    "ttl": ("expires_at", _expiry),
+    "ends_at": ("expires_at", _expiry),
+    "delay": ("due_at", _due),
+    "at": ("due_at", _due),
+    "key": ("key", _text("key")),
+    "message_id": ("chosen_id", lambda given, _: given["message_id"] is not None),
+    "hops": ("hops", _hops),
+    "headers": ("headers", _extensions),
+    "ephemeral": ("headers", _extensions),
+    "channel": ("channel", _text("channel")),
+    "kind": ("kind", _text("kind")),
+    "mailbox": ("mailbox", _text("mailbox")),
+    "mailbox_key": ("mailbox_key", _text("mailbox_key")),
+    "reply_schema": ("reply_schema", _plain("reply_schema")),
+    "answer_by": ("answer_by", _plain("answer_by")),
+}
+"""For each option the field of ``FrameHeaders`` that it sets, and its reader."""
+NO_FIELD: Final = frozenset({"type", "system", "max_size"})
+"""Options that the composer reads: they set no field, or choose the message's template."""
+
+
+def same_names(what: str, *names: Iterable[str]) -> None:
+    """Raise TypeError for an option that is declared and not read, or read and not declared."""
+    first, *others = map(set, names)
+    for each in others:
+        if missing := first ^ each:
+            msg = f"options of {what}: {', '.join(sorted(missing))} must be declared and read"
+            raise TypeError(msg)
+
+
+same_names("a message", MessageOptions.__annotations__, READ.keys() | NO_FIELD)
+
+
+def read_options(given: MessageOptions, now: Millis) -> dict[str, Any]:
+    """Return the fields of a message's headers that its options set, checked."""
+    fields: dict[str, Any] = {}
+    for name in given:
+        if name not in NO_FIELD:
+            field, read = READ[name]
+            fields[field] = read(given, now)
+    return fields
 
 
 def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:

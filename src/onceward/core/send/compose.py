@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from onceward.errors import (
     InvalidArgument,
@@ -24,28 +24,25 @@ from onceward.message.frame import (
     BEFORE_ID,
     BEFORE_TIME,
     DIGEST_BYTES,
-    EPHEMERAL,
-    INT32,
-    RESERVED_ATTRIBUTES,
     FrameHeaders,
-    check_extension,
     digest,
-    frame_prefix,
+    frame_ends,
     json_string,
+    options_text,
     render_head,
     split_prefix,
 )
 from onceward.message.ids import IdSource
-from onceward.message.names import agent_name, byte_length, listed, plain_text, quoted, rank
+from onceward.message.names import agent_name, byte_length, listed, plain_text, quoted
 from onceward.message.options import (
     PLAIN,
     MessageOptions,
     PublishOptions,
-    SendOptions,
+    given_headers,
     parse_options,
+    read_options,
 )
 from onceward.message.settings import Settings
-from onceward.message.times import Span, millis, point
 from onceward.message.topics import TopicPolicies, check_topic
 
 if TYPE_CHECKING:
@@ -112,7 +109,10 @@ class Template(NamedTuple):
     """The part shared by all messages without options from a session to an agent."""
 
     headers: FrameHeaders
-    prefix: str
+    head: str
+    """The text of its frame before its options, from the id."""
+    tail: str
+    """The text of its frame after its options, up to the body."""
 
 
 class Sender(Protocol):
@@ -237,20 +237,22 @@ class Composer:
         kind = options.get("type") if options else None
         kind = declared if kind is None else kind
         try:
-            template = None if options else self._templates.get((session, to, kind, media))
+            template = self._templates.get((session, to, kind, media))
         except TypeError:  # a list of recipients, for example
             agent_name(to)
+            plain_text("type", kind)
             raise
-        headers, prefix = template or self._template(
-            session, to, kind, media, options=options, now=now
-        )
+        plain, head, tail = template or self._template(session, to, kind, media)
+        headers = self._changed(plain, options, now) if options else plain
+        if headers is not plain:
+            head += options_text(headers)
         chosen = options.get("message_id")
         message_id = self.mint() if chosen is None else _message_id(chosen)
         if beside:
-            frame = render_head(prefix, message_id, now)
+            frame = render_head(head + tail, message_id, now)
             sealed = split_digest(frame, digest(text))
         else:
-            frame = f"{BEFORE_TIME}{iso(now)}{BEFORE_ID}{message_id}{prefix}{text}}}"
+            frame = f"{BEFORE_TIME}{iso(now)}{BEFORE_ID}{message_id}{head}{tail}{text}}}"
             sealed = sha256(frame.encode()).digest()[:DIGEST_BYTES]  # digest, without its call
         return OutgoingMessage(
             headers=headers,
@@ -277,21 +279,30 @@ class Composer:
             )
         return size
 
-    def _template(
-        self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
-    ) -> Template:
-        """Return the checked headers of a message and its frame's prefix, cached if plain."""
+    def _template(self, session: str, to: str, kind: str, media: str) -> Template:
+        """Return the checked headers of a message without options, and its frame's prefix."""
         key = session, to, kind, media
-        template = None if options else self._older_templates.get(key)
+        template = self._older_templates.get(key)
         if template is None:
             self._check_recipient(to)
-            headers = self.headers(session, to, kind, media, options=options, now=now)
-            template = Template(headers, frame_prefix(headers))
-        if not options:
-            if len(self._templates) >= TEMPLATES_MAX:
-                self._older_templates, self._templates = self._templates, {}
-            self._templates[key] = template
+            headers = self._plain(session, to, kind, media)
+            template = Template(headers, *frame_ends(headers))
+        if len(self._templates) >= TEMPLATES_MAX:
+            self._older_templates, self._templates = self._templates, {}
+        self._templates[key] = template
         return template
+
+    def _changed(self, plain: FrameHeaders, options: MessageOptions, now: Millis) -> FrameHeaders:
+        """Return headers with the fields that options set."""
+        fields = read_options(options, now)
+        if not fields:
+            return plain
+        if fields.get("topic") is not None:
+            topics = self.topics.of(plain.session)
+            topics.checked(fields["topic"], system=options.get("system", False))
+        if "ordering_key" in fields:
+            fields["lane"] = fields["ordering_key"] or plain.session
+        return plain._replace(**fields)
 
     def allow_recipient(self, name: str) -> None:
         """Accept messages to *name* without a known address: it wrote to us and can be found."""
@@ -312,35 +323,17 @@ class Composer:
         self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
     ) -> FrameHeaders:
         """Return all checked attributes of a message except its id, time and body."""
-        topic, reply_to = options.get("topic"), options.get("reply_to")
+        return self._changed(self._plain(session, to, kind, media), options, now)
+
+    def _plain(self, session: str, to: str, kind: str, media: str) -> FrameHeaders:
+        """Return the headers of a message without options."""
         return FrameHeaders(
             sender=self._sender.agent,
             recipient=to,
             type=plain_text("type", kind),
             media=media,
             session=plain_text("session", session),
-            topic=None
-            if topic is None
-            else self.topics.of(session).checked(topic, system=options.get("system", False)),
-            rank=rank(options.get("priority", "normal")),
-            ordering_key=_text("ordering_key", options.get("ordering_key")),
-            lane=options.get("ordering_key") or session,
-            correlation_id=_text("correlation_id", options.get("correlation_id")),
-            causation_id=_text("causation_id", options.get("causation_id")),
-            in_reply_to=_text("in_reply_to", options.get("in_reply_to")),
-            reply_to=None if reply_to is None else agent_name(reply_to),
-            expires_at=_expiry(options, now),
-            answer_by=options.get("answer_by"),
-            key=_text("key", options.get("key")),
-            channel=_text("channel", options.get("channel")),
-            kind=_text("kind", options.get("kind")),
-            mailbox=_text("mailbox", options.get("mailbox")),
-            mailbox_key=_text("mailbox_key", options.get("mailbox_key")),
-            reply_schema=options.get("reply_schema"),
-            hops=_hops(options.get("hops", 0)),
-            due_at=_due(options, now) if options else None,
-            chosen_id=options.get("message_id") is not None,
-            headers=_extensions(options),
+            lane=session,
         )
 
 
@@ -363,46 +356,10 @@ def size_of(body: object, payload: Payload) -> int:
     return byte_length(payload.text)
 
 
-def _due(options: MessageOptions, now: Millis) -> Millis | None:
-    """Return when a message may leave; None for at once."""
-    delay, at = options.get("delay"), options.get("at")
-    if at is not None:
-        if delay is not None:
-            msg = "at and delay both say when the message may leave: give one of them"
-            raise InvalidMessage(msg)
-        due_at = point("at", at, error=InvalidMessage)
-        return due_at if due_at > now else None
-    wait = 0 if delay is None else _millis("delay", delay)
-    return now + wait if wait else None
-
-
-def _millis(field: str, span: Span) -> Millis:
-    return millis(field, span, error=InvalidMessage)
-
-
-def _expiry(options: MessageOptions, now: Millis) -> Millis | None:
-    """Return when a message expires: after its time to live, or earlier with its mailbox."""
-    ttl, ends_at = options.get("ttl"), options.get("ends_at")
-    expires_at = None if ttl is None else now + _millis("ttl", ttl)
-    if ends_at is None or expires_at is None:
-        return ends_at if expires_at is None else expires_at
-    return min(expires_at, ends_at)
-
-
-def _text(field: str, value: str | None) -> str | None:
-    return None if value is None else plain_text(field, value)
-
-
 def _message_id(value: str) -> str:
     if not isinstance(value, str) or ID.fullmatch(value) is None:
         raise InvalidMessage(f"message id {quoted(value)} must match {ID.pattern}")
     return value
-
-
-def _hops(hops: object) -> int:
-    if isinstance(hops, bool) or not isinstance(hops, int) or not 0 <= hops < INT32:
-        raise InvalidMessage(f"hops {quoted(hops)} must be a number of messages")
-    return hops
 
 
 def with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:
@@ -410,32 +367,6 @@ def with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:
     if not send.headers:
         return options
     return {**options, "headers": {**send.headers, **given_headers(options)}}
-
-
-def given_headers(options: MessageOptions | SendOptions) -> Mapping[str, Any]:
-    """Return the caller's extension attributes; raise InvalidMessage unless it is a mapping."""
-    headers = options.get("headers") or {}
-    if not isinstance(headers, dict) and not isinstance(headers, Mapping):
-        msg = f"headers={quoted(headers)} must be a mapping of names to values"
-        raise InvalidMessage(msg)
-    return headers
-
-
-def _extensions(options: MessageOptions) -> dict[str, Any] | None:
-    """Return the checked extension attributes of a message, or None."""
-    chosen, ephemeral = options.get("headers"), options.get("ephemeral")
-    headers: dict[str, Any] = dict(given_headers(options)) if chosen else {}
-    if ephemeral:
-        if ephemeral is not True:
-            msg = f"ephemeral={quoted(ephemeral)} must be True or False"
-            raise InvalidMessage(msg)
-        headers[EPHEMERAL] = True
-    for name, value in headers.items():
-        if name in RESERVED_ATTRIBUTES:
-            msg = f"header {name!r} is an attribute of the frame: use send's argument"
-            raise InvalidMessage(msg)
-        check_extension(name, value)
-    return headers or None
 
 
 EVERY_AGENT: Final = (None, "all", "broadcast")
@@ -557,9 +488,10 @@ def _compose(
 
 def _root(composer: Composer, session: str, options: MessageOptions) -> str:
     """Return the id that copies share; the same key gives the same id."""
-    key = _text("key", options.get("key"))
+    key = options.get("key")
     if key is None:
         return composer.mint()
+    plain_text("key", key)
     named = (session, options.get("channel") or "", options.get("topic") or "", key)
     return sha256("\0".join(named).encode()).hexdigest()[:32]
 

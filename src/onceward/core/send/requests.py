@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.send.compose import OutgoingMessage, given_headers
+from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Outbox, add_if_possible
 from onceward.errors import (
     AnswerTimeout,
@@ -42,6 +42,7 @@ from onceward.message.options import (
     MessageOptions,
     SendOptions,
     asking_options,
+    given_headers,
     parse_options,
     request_options,
 )
