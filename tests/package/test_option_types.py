@@ -1,8 +1,10 @@
 """Options that type checkers know are the ones that the code takes, with the same types."""
 
+import ast
 import inspect
 from typing import Any, get_args, get_overloads, get_type_hints
 
+import pytest
 from pydantic import BaseModel
 
 from onceward import Postbox, Settings
@@ -13,6 +15,7 @@ from onceward.features.channels.directory import ChannelConfig
 from onceward.features.history import history
 from onceward.message.events import EVENTS, Event
 from onceward.message.names import RANKS, PriorityName
+from onceward.message.options import HandlerRules, StepRules, same_names
 from onceward.message.record import (
     ChannelHistoryFilters,
     HistoryFilters,
@@ -89,3 +92,23 @@ def test_hooks_are_given_the_class_of_the_event_they_name() -> None:
         typed[get_args(hints["event"])[0]] = get_args(hints["hook"])[0][0]
 
     assert EVENTS | {"*": Event} == typed
+
+
+@pytest.mark.parametrize("rules", [HandlerRules, StepRules])
+def test_every_option_of_a_handler_is_read(rules: type, trees: dict[str, ast.Module]) -> None:
+    """An option that no code reads would be accepted without any effect."""
+    read = {
+        node.attr
+        for module, tree in trees.items()
+        if module.startswith(("core.", "features.", "message.options"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+    assert set() == rules.__annotations__.keys() - read
+
+
+def test_an_option_without_a_reader_fails_at_import() -> None:
+    """An option is declared and read in one place, which is checked when it is imported."""
+    with pytest.raises(TypeError, match="options of a handler: quarantine must be declared and"):
+        same_names("a handler", ["attempts", "quarantine"], ["attempts"])

@@ -319,9 +319,9 @@ class HandlerOptions(TypedDict, total=False):
     """Maximum rate of calls in all processes on the file: ``10/m``, or a number per second."""
     batch: int | None
     """Maximum messages of one call, which gets a list of bodies; for an exact type or topic."""
-    within: Span
+    within: Span | None
     """Maximum time that a message waits for others of its batch; default: 0.2 s."""
-    keep_result: bool
+    keep_result: bool | None
     """Keep what it returns for messages that ask for no reply, for ``box.result``; default: no."""
 
 
@@ -373,31 +373,6 @@ def _single(error: BaseException) -> list[BaseException]:
 PLAIN_RULES: Final = HandlerRules()
 
 
-def handler_rules(options: HandlerOptions) -> HandlerRules:
-    """Return the options of a handler, checked; raises InvalidArgument or TypeError."""
-    unknown = options.keys() - HandlerOptions.__annotations__.keys()
-    if unknown:
-        refuse_options("a handler", unknown, HandlerOptions.__annotations__)
-    _check_batch(options)
-    retry_on, rate = options.get("retry_on"), options.get("rate")
-    timeout, unique_for = options.get("timeout"), options.get("unique_for")
-    return HandlerRules(
-        attempts=whole_number("attempts", options.get("attempts"), "a handler runs at least once"),
-        retry=_policy(options.get("retry")),
-        retry_on=None if retry_on is None else _classes("retry_on", retry_on),
-        no_retry=_classes("no_retry", options.get("no_retry") or ()),
-        timeout=None if timeout is None else positive_span("timeout", timeout),
-        unique_for=None if unique_for is None else _unique_for(unique_for),
-        concurrency=whole_number(
-            "concurrency", options.get("concurrency"), "at least one call runs"
-        ),
-        rate=None if rate is None else _rate(rate),
-        batch=whole_number("batch", options.get("batch"), "a call has at least one message"),
-        within=seconds("within", options.get("within", WITHIN)),
-        keep_result=_flag("keep_result", options.get("keep_result", False)),
-    )
-
-
 def _check_batch(options: HandlerOptions) -> None:
     """Refuse options that work only without, or only with ``batch``."""
     if options.get("batch") is None:
@@ -416,18 +391,18 @@ def _flag(field: str, given: object) -> bool:
     raise InvalidArgument(f"{field}={quoted(given)} must be True or False")
 
 
-def _policy(given: RetryPolicy | None) -> RetryPolicy | None:
-    if given is None or isinstance(given, RetryPolicy):
+def _policy(field: str, given: RetryPolicy) -> RetryPolicy:
+    if isinstance(given, RetryPolicy):
         return given
     raise InvalidArgument(
-        f"retry={quoted(given)} must be a RetryPolicy; retry_on and no_retry choose by exception"
+        f"{field}={quoted(given)} must be a RetryPolicy; retry_on and no_retry choose by exception"
     )
 
 
-def _rate(given: GivenRate) -> Rate:
+def _rate(field: str, given: GivenRate) -> Rate:
     from onceward.message.times import read_rate  # noqa: PLC0415 - rarely needed
 
-    return read_rate("rate", given)
+    return read_rate(field, given)
 
 
 def whole_number(field: str, given: int | None, why: str) -> int | None:
@@ -437,10 +412,10 @@ def whole_number(field: str, given: int | None, why: str) -> int | None:
     raise InvalidArgument(f"{field}={quoted(given)}: {why}")
 
 
-def _unique_for(span: Span) -> Millis:
-    found = millis("unique_for", span)
+def _unique_for(field: str, span: Span) -> Millis:
+    found = millis(field, span)
     if not found:
-        raise InvalidArgument(f"unique_for={quoted(span)}: must be more than 0")
+        raise InvalidArgument(f"{field}={quoted(span)}: must be more than 0")
     return found
 
 
@@ -460,6 +435,40 @@ def _classes(field: str, given: Errors) -> tuple[type[Exception], ...]:
     return classes
 
 
+READ_HANDLER: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "attempts": lambda name, given: whole_number(name, given, "a handler runs at least once"),
+    "retry": _policy,
+    "retry_on": _classes,
+    "no_retry": _classes,
+    "timeout": positive_span,
+    "unique_for": _unique_for,
+    "concurrency": lambda name, given: whole_number(name, given, "at least one call runs"),
+    "rate": _rate,
+    "batch": lambda name, given: whole_number(name, given, "a call has at least one message"),
+    "within": seconds,
+    "keep_result": _flag,
+}
+"""A reader for each option of a handler, called with its name and its value, which is not None."""
+same_names("a handler", HandlerOptions.__annotations__, HandlerRules.__annotations__, READ_HANDLER)
+
+
+def handler_rules(options: HandlerOptions) -> HandlerRules:
+    """Return the options of a handler, checked; raises InvalidArgument or TypeError."""
+    unknown = options.keys() - HandlerOptions.__annotations__.keys()
+    if unknown:
+        refuse_options("a handler", unknown, HandlerOptions.__annotations__)
+    _check_batch(options)
+    return HandlerRules(**_read(READ_HANDLER, options))
+
+
+def _read(
+    readers: Mapping[str, Callable[[str, Any], Any]], options: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the given options as their readers return them; None means not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return {name: readers[name](name, value) for name, value in given.items()}
+
+
 class StepOptions(TypedDict, total=False):
     """The keyword arguments of ``ctx.step`` and ``@step``; all are optional."""
 
@@ -475,9 +484,9 @@ class StepOptions(TypedDict, total=False):
     """Exceptions that are retried; any other reaches the handler at once."""
     no_retry: Errors | None
     """Exceptions that are not retried."""
-    keep_failure: bool
+    keep_failure: bool | None
     """Store the last error: later calls of the handler get it, and the function is not called."""
-    tx: bool
+    tx: bool | None
     """Commit the function's writes, its messages and its result in one commit."""
 
 
@@ -495,6 +504,15 @@ class StepRules:
 
 PLAIN_STEP: Final = StepRules()
 RETRIES: Final = ("attempts", "retry", "retry_on", "no_retry")
+READ_STEP: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "name": plain_text,
+    "version": lambda name, given: given and plain_text(name, given),
+    "keep_failure": _flag,
+    "tx": _flag,
+}
+"""A reader for each option of a step, besides those of ``RETRIES``."""
+same_names("a step", StepOptions.__annotations__, [*READ_STEP, *RETRIES])
+same_names("a step", StepRules.__annotations__, [*READ_STEP, "retried"])
 
 
 def step_rules(options: StepOptions) -> StepRules:
@@ -504,12 +522,7 @@ def step_rules(options: StepOptions) -> StepRules:
     unknown = options.keys() - StepOptions.__annotations__.keys()
     if unknown:
         refuse_options("a step", unknown, StepOptions.__annotations__)
-    given: HandlerOptions = {each: options[each] for each in RETRIES if each in options}  # type: ignore[assignment]
-    name, version = options.get("name"), options.get("version", "")
-    return StepRules(
-        name=None if name is None else plain_text("name", name),
-        version=plain_text("version", version) if version else "",
-        retried=handler_rules(given) if given else None,
-        keep_failure=bool(options.get("keep_failure")),
-        tx=bool(options.get("tx")),
-    )
+    retries = {name: given for name, given in options.items() if name in RETRIES}
+    own = {name: given for name, given in options.items() if name not in RETRIES}
+    retried = HandlerRules(**_read(READ_HANDLER, retries)) if retries else None
+    return StepRules(retried=retried, **_read(READ_STEP, own))

@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from threading import Semaphore
 from types import FrameType
@@ -20,6 +21,7 @@ from onceward.core.run import threads
 from onceward.core.send.compose import TEMPLATES_MAX
 from onceward.file import notify
 from onceward.file.group_commit import ReplacedFileDetector
+from onceward.message.options import SendOptions
 from onceward.message.parcel import Answer, Parcel
 
 ROOT = str(Path(onceward.__file__).parent)
@@ -107,6 +109,30 @@ def test_a_send_passes_eight_files(pair: Pair) -> None:
     found = counted(lambda: session.send("b", GREETING))
 
     assert found.within(8, 34, 7), found
+
+
+@pytest.mark.parametrize(
+    ("options", "files", "calls"),
+    [
+        ({"type": "x"}, 9, 37),
+        ({"key": ""}, 11, 43),
+        ({"type": "x", "key": "", "priority": "high", "ttl": 60}, 12, 49),
+    ],
+)
+def test_an_option_costs_a_send_few_calls(
+    pair: Pair, options: SendOptions, files: int, calls: int
+) -> None:
+    """A send reads the options that it is given, not those that it could be given."""
+    session, keys = pair.sender.session("s"), map(str, count())
+
+    def send() -> None:
+        named: SendOptions = {**options, "key": next(keys)} if "key" in options else options
+        session.send("b", GREETING, **named)
+
+    send()
+    found = counted(send)
+
+    assert found.within(files, calls, 8), found
 
 
 MEETINGS: Final = 200
