@@ -142,8 +142,8 @@ def events_page() -> str:
     return page(
         "Events",
         flow(
-            "`postbox.on(name, hook)` calls *hook* with every event of that name, `*` with all, "
-            "after the commit that made the event true,",
+            "`postbox.on(Class, hook)` calls *hook* with every event of a class of "
+            "`onceward.events`, `Event` with all, after the commit that made the event true,",
             "in the process that committed. Each has `agent` (of the file) and `at` "
             "(milliseconds) besides its own fields.",
             "A hook cannot veto a commit; an exception that it raises is logged.",

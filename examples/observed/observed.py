@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import LogCapture
 
 from onceward import Agent, Context, Msg, Postbox, Retry
+from onceward.events import Retried
 from onceward.hooks import LogHook
 from onceward.integrations.otel import add_trace_ids, instrument
 
@@ -59,7 +60,7 @@ def run(folder: Path, tracers: TracerProvider, meters: MeterProvider) -> None:
         tracer.start_as_current_span("checkout"),
     ):
         instrument(shop, tracers, meters)
-        box.on("retry", LogHook())
+        box.on(Retried, LogHook())
         log.info("paid", cents=shop.ask("billing", Order(cents=1999), reply=Paid).cents)
 
 

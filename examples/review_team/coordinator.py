@@ -22,6 +22,7 @@ from threading import Event, Thread
 from team import PATIENCE, Review, Reviewed, until_input_ends
 
 from onceward import Agent, Context, Postbox
+from onceward.events import Processed
 
 MAX_OPEN = 8
 """Tasks that one worker may have open; so work goes to workers that are alive."""
@@ -80,7 +81,7 @@ def assign(box: Postbox, team: list[str]) -> bool:
 def work(box: Postbox, team: list[str], closing: Event) -> bool:
     """Assign tasks until *closing*, then wait for open ones; return whether all were answered."""
     answered = Event()
-    box.on("processed", lambda _: answered.set())  # called after the commit
+    box.on(Processed, lambda _: answered.set())  # called after the commit
     while not closing.is_set():
         tell(box)
         if not assign(box, team):

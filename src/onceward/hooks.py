@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import iso
@@ -21,10 +21,11 @@ from onceward.message.error_text import safe_repr
 from onceward.message.events import EVENTS, Event, Expired, Polled
 from onceward.message.frame import Frame
 from onceward.message.log import Level, Log, log, quietly
+from onceward.message.names import quoted
 from onceward.message.vocabulary import Settlement
 
-Hook = Callable[[Event], None]
-ALL: Final = "*"
+Hook = Callable[[Event], object]
+E = TypeVar("E", bound=Event)
 SendOutcome = Literal["committed", "known", "unconfirmed"]
 """
 How a send ended: its messages were committed; a message of the same key or id was sent before;
@@ -151,35 +152,37 @@ def observe(box: HasHooks, observer: Observer) -> Callable[[], None]:
 
 
 class Hooks:
-    """Keep the hooks of a process by event name."""
+    """Keep the hooks of a postbox by the class of their events."""
 
     def __init__(self) -> None:
-        self._hooks: dict[str, tuple[Hook, ...]] = {}
+        self._hooks: dict[type[Event], tuple[Hook, ...]] = {}
         self._held: list[Event] = []
         self.observers: tuple[Observer, ...] = ()
         """Observers of sends and attempts; usually none."""
 
-    def on(self, name: str, hook: Hook) -> Callable[[], None]:
+    def on(self, kind: type[E], hook: Callable[[E], object]) -> Callable[[], None]:
         """
-        Call *hook* with events called *name* (``*``: all); return a function that unregisters it.
+        Call *hook* with events of a class; return a function that unregisters it.
 
         Raises:
-            InvalidArgument: there is no event of that name.
+            InvalidArgument: *kind* is not a class of events.
 
         """
-        if not isinstance(name, str) or (name != ALL and name not in EVENTS):
-            raise InvalidArgument(f"no event is called {name!r}: there are {', '.join(EVENTS)}")
+        if not (isinstance(kind, type) and issubclass(kind, Event)):
+            known = ", ".join(each.__name__ for each in EVENTS.values())
+            msg = f"event={quoted(kind)} must be a class of onceward.events: {known}"
+            raise InvalidArgument(msg)
         if not callable(hook):
-            raise InvalidArgument(f"hook={hook!r} must be a function of an event")
-        self._hooks[name] = (*self._hooks.get(name, ()), hook)
+            raise InvalidArgument(f"hook={quoted(hook)} must be a function of an event")
+        self._hooks[kind] = (*self._hooks.get(kind, ()), cast("Hook", hook))
         held, self._held = self._held, []
         for event in held:
             self.hold(event)
 
         def off() -> None:
-            left = tuple(known for known in self._hooks.pop(name, ()) if known is not hook)
+            left = tuple(known for known in self._hooks.pop(kind, ()) if known is not hook)
             if left:
-                self._hooks[name] = left
+                self._hooks[kind] = left
 
         return off
 
@@ -198,7 +201,11 @@ class Hooks:
 
     def wanted(self, kind: type[Event]) -> bool:
         """Return whether a hook takes events of *kind*; otherwise none need be built."""
-        return bool(self._hooks) and bool(self._hooks.get(kind.name) or self._hooks.get(ALL))
+        return bool(self._hooks) and not self._hooks.keys().isdisjoint(kind.__mro__)
+
+    def _of(self, kind: type[Event]) -> list[Hook]:
+        """Return the hooks of a class of events, those of its bases last."""
+        return [hook for base in kind.__mro__ for hook in self._hooks.get(base, ())]
 
     def hold(self, event: Event) -> None:
         """Emit an event now, or, if no hook takes it yet, when the first one is registered."""
@@ -210,7 +217,7 @@ class Hooks:
     def emit(self, events: Iterable[Event]) -> None:
         """Call the hooks; an exception that a hook raises is logged and goes no further."""
         for event in events:
-            for hook in (*self._hooks.get(event.name, ()), *self._hooks.get(ALL, ())):
+            for hook in self._of(type(event)):
                 quietly(hook, event, failed=partial(_log_failed, event, hook))
 
 
@@ -245,8 +252,8 @@ class LogHook:
     """
     Write one structured line per event: its name is the text, its fields are the keys.
 
-    Register it with ``box.on("*", LogHook())``. Lines go to the log of the library, or to *logger*,
-    any structlog logger. Events hold no bodies, so no body is logged.
+    Register it with ``box.on(Event, LogHook())``. Lines go to the log of the library, or to
+    *logger*, any structlog logger. Events hold no bodies, so no body is logged.
     """
 
     def __init__(self, logger: Any = None) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Message, Postbox, RetryPolicy, Run, Settings
 from onceward.errors import InvalidArgument, InvalidMessage
+from onceward.events import DeadLettered
 from onceward.message.arguments import Accepted, accepted, checked
 from onceward.message.record import Ticket
 
@@ -149,7 +150,7 @@ CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
     (lambda box, it: box.receive(message_id=it), [5, ["x"], b"x"]),
     (lambda box, it: box.receive(handle=it), [5, ["x"], b"x"]),
     (lambda box, it: box.on(it, print), [5, ["sent"], None]),
-    (lambda box, it: box.on("dead", it), [5, None, "print"]),
+    (lambda box, it: box.on(DeadLettered, it), [5, None, "print"]),
     (lambda box, it: Postbox(box.file.path, loop=it), [5, "loop"]),
     (lambda box, it: box.query(it), [5, None, b"SELECT 1"]),
     (lambda box, it: box.query("SELECT ?", it), [5]),

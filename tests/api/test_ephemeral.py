@@ -16,6 +16,7 @@ from tests.children import PYTHON, Child
 
 from onceward import Postbox
 from onceward.errors import Busy
+from onceward.events import EphemeralDropped
 from onceward.file.owner_lock import OwnerLock
 
 HOLDER = """
@@ -81,7 +82,7 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
     """
     told: list[int] = []
     with opened(news) as box:
-        box.on("ephemeral_dropped", lambda event: told.append(event.count))
+        box.on(EphemeralDropped, lambda event: told.append(event.count))
         assert REST == left(box)
         rows = box._db.read("SELECT DISTINCT state, reason FROM onceward_ephemeral_messages")
         assert [("dropped", "ephemeral: not taken before a restart")] == rows

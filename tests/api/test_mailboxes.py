@@ -8,6 +8,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import DuplicateMailbox, InvalidArgument, InvalidMessage, NoMailbox
+from onceward.events import Event
 
 Fill = Callable[..., list[str]]
 
@@ -67,7 +68,7 @@ def test_a_private_id_is_written_nowhere(
     caplog.set_level(logging.DEBUG)
     owner = home.open("owner")
     told: list[Any] = []
-    owner.on("*", told.append)
+    owner.on(Event, told.append)
     made = owner.mailboxes.ensure(ttl=60)
     fill(owner, made, "psst")
     [message] = made.lease("g")

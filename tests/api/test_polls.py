@@ -13,6 +13,7 @@ import pytest
 from tests.children import PYTHON, run
 
 from onceward.errors import InvalidMessage, TopicError, UnknownRecipient
+from onceward.events import Polled
 
 Posted = Callable[..., list[str]]
 
@@ -338,18 +339,20 @@ CRASHES: Final = {
     "sync": """
 import os, sys
 from onceward import Postbox
+from onceward.events import Polled
 
 with Postbox(sys.argv[1], start=False) as box:
-    box.on("polled", lambda _: os._exit(9))
+    box.on(Polled, lambda _: os._exit(9))
     box.sessions.poll()
 """,
     "async": """
 import asyncio, os, sys
 from onceward import AsyncPostbox
+from onceward.events import Polled
 
 async def main():
     async with AsyncPostbox(sys.argv[1], start=False) as box:
-        box.on("polled", lambda _: os._exit(9))
+        box.on(Polled, lambda _: os._exit(9))
         await box.sessions.poll()
 
 asyncio.run(main())
@@ -385,6 +388,6 @@ def test_a_hook_that_fails_keeps_nothing_from_the_reader(bob: Any, posted: Poste
         msg = "no disk"
         raise RuntimeError(msg)
 
-    bob.on("polled", fail)
+    bob.on(Polled, fail)
 
     assert ["a", "b"] == bodies(bob.sessions.poll())

@@ -8,12 +8,13 @@ import pytest
 
 from onceward import Postbox
 from onceward.core.maintenance import OwnerSession
+from onceward.events import Received
 
 
 def heard(box: Postbox) -> list[str]:
     """Return the ids of the messages that *box* is told of, filled as they come."""
     found: list[str] = []
-    box.on("received", lambda event: found.append(event.message_id))
+    box.on(Received, lambda event: found.append(event.message_id))
     return found
 
 

@@ -19,6 +19,7 @@ from onceward.api import postbox, routing
 from onceward.core.maintenance import Maintenance
 from onceward.core.rows.peers import PeerInfo
 from onceward.errors import InvalidArgument, StoreClosed
+from onceward.events import DeliveryFailed
 from onceward.file import open_files
 from onceward.file.transaction import StoreTransaction
 from onceward.testing import Controls
@@ -169,7 +170,7 @@ def test_a_transport_that_cannot_be_made_is_told_at_its_peer(tmp_path: Path) -> 
         ) as box,
         Postbox(tmp_path / "far" / "bob.db", agent="bob", start=False),
     ):
-        box.on("delivery_failed", lambda event: heard.append(event.error))
+        box.on(DeliveryFailed, lambda event: heard.append(event.error))
         box.run_until_idle()
         [peer] = box.peers.list()
         [(attempts,)] = box.query("SELECT attempts FROM onceward_outbox")

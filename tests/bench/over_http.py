@@ -22,6 +22,7 @@ from tests.bench.measure import Goal, Lap, Result, alternate, compare, quantile_
 from tests.bench.plan import Plan
 
 from onceward import Postbox
+from onceward.events import Processed
 from onceward.http import HttpListener
 from onceward.keys import Keys
 
@@ -143,7 +144,7 @@ def listen(link: Link, folder: Path, url: str, *, tells: bool = False) -> None:
         with box.begin() as tx:
             tx.execute(TABLE)
         if tells:
-            box.on("processed", lambda _: say_when(link))
+            box.on(Processed, lambda _: say_when(link))
         (folder / "url").write_text(listener.url, encoding="utf-8")
         link.send("ready")
         over(link, LONGEST)

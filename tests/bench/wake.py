@@ -18,6 +18,7 @@ from tests.bench.memory import present_mb
 from tests.bench.plan import Plan
 
 from onceward import Agent, Postbox
+from onceward.events import Processed
 from onceward.file.resting import PERIOD
 from onceward.message.parcel import Durability
 
@@ -99,7 +100,7 @@ def receive(link: Link, folder: Path, durability: str) -> None:
     ) as box:
         with box.begin() as tx:
             tx.execute(TABLE)
-        box.on("processed", lambda _: say_when(link))
+        box.on(Processed, lambda _: say_when(link))
         link.send("ready")
         over(link, LONGEST)
 

@@ -12,6 +12,7 @@ import pytest
 from tests.core.test_statements import Counted
 
 from onceward import Agent, Context, Depends, Postbox, RetryPolicy
+from onceward.events import Event
 from onceward.hooks import Observer, observe
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
@@ -168,7 +169,7 @@ def test_unique_for_costs_a_message_two_statements_and_a_commit(
 def test_a_hook_costs_statements_by_the_step(opened: Open, messages: int) -> None:
     """What events tell of messages is read once for all messages of a step."""
     without = counts(Program("plain").statements(opened, messages))
-    hooked = Program("hook", prepare=lambda box: box.on("*", lambda _: None))
+    hooked = Program("hook", prepare=lambda box: box.on(Event, lambda _: None))
 
     assert without | {"handled": without["handled"] + 3} == counts(
         hooked.statements(opened, messages)

@@ -65,13 +65,13 @@ def sync_calls(box: Postbox, session: Session, channel: Channel, mailbox: Mailbo
     box.dead_letters.list(peeer="b")  # type: ignore[call-arg]
     mailbox.query(topcs="x")  # type: ignore[call-arg]
     mailbox.cursor("r", strat="latest")  # type: ignore[call-arg]
-    box.on("daed", dead)  # type: ignore[call-overload]
-    box.on("dead", acked)  # type: ignore[call-overload]
-    box.on("dead", lambda event: event.reson)  # type: ignore[call-overload]
-    box.on("dead", lambda event: event.reason)
-    box.on("dead", dead)
-    box.on("dead", any_event)
-    box.on("*", any_event)
+    box.on("dead", dead)  # type: ignore[arg-type]
+    box.on(DeadLettered, acked)  # type: ignore[arg-type]
+    box.on(DeadLettered, lambda event: event.reson)  # type: ignore[attr-defined]
+    box.on(DeadLettered, lambda event: event.reason)
+    box.on(DeadLettered, dead)
+    box.on(DeadLettered, any_event)
+    box.on(Event, any_event)
 
 
 async def async_calls(
@@ -95,7 +95,7 @@ async def async_calls(
     await run.write(lambda tx: 1)  # type: ignore[arg-type, return-value]
     message.no_such_field  # type: ignore[attr-defined]
     channel.no_such_field  # type: ignore[attr-defined]
-    box.on("dead", acked)  # type: ignore[call-overload]
+    box.on(DeadLettered, acked)  # type: ignore[arg-type]
 
 
 def typed_bodies(session: Session, mailbox: Mailbox, channel: Channel) -> list[Message[Order]]:

@@ -10,6 +10,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import InvalidMessage, StoreClosed, StoreCorrupt, StoreError, StoreFault
+from onceward.events import Enqueued
 from onceward.file.transaction import StoreTransaction
 
 Open = Callable[..., Postbox]
@@ -289,7 +290,7 @@ def id_of(event: object) -> str:
 def test_after_commit_effects_follow_the_commit(box: Postbox) -> None:
     """Hooks hear of a send after its commit, never of a rolled-back one, nested or not."""
     heard: list[tuple[str, str]] = []
-    box.on("enqueued", lambda event: heard.append((id_of(event), box.resolve(id_of(event)))))
+    box.on(Enqueued, lambda event: heard.append((id_of(event), box.resolve(id_of(event)))))
 
     with box.begin() as tx:
         first = tx.send("b", 1)

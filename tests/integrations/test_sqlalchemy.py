@@ -15,6 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from onceward import Agent, AsyncContext, Context, Depends, Postbox
 from onceward.errors import Busy, InvalidArgument, OutcomeUnknown, SendError, StoreError, StoreFault
+from onceward.events import Enqueued
 from onceward.integrations.sqlalchemy import (
     WrongThread,
     dbapi,
@@ -124,7 +125,7 @@ def test_a_nested_transaction_fails_alone(box: Postbox, db: sa.Engine) -> None:
 def test_the_events_of_an_undone_savepoint_are_not_told(box: Postbox, db: sa.Engine) -> None:
     """Hooks hear of the messages that were committed only."""
     heard: list[str] = []
-    box.on("enqueued", lambda event: heard.append(event.message_id))
+    box.on(Enqueued, lambda event: heard.append(event.message_id))
     with db.begin() as connection:
         kept = send(connection, 1)
         undone = connection.begin_nested()

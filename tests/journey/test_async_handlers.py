@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncContext, Msg, Postbox, Retry
+from onceward.events import Acked, DeadLettered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,7 +134,7 @@ def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) 
         Postbox(world.path("shop"), agent="shop") as shop,
     ):
         table(billing)
-        billing.on("dead", lambda _: dead.set())
+        billing.on(DeadLettered, lambda _: dead.set())
         shop.send("billing", Job(n=1))
         assert cancelled.wait(LONG)
         assert dead.wait(LONG)
@@ -167,7 +168,7 @@ def test_a_coroutine_that_exits_does_not_hang_the_worker(world: World, touches: 
         Postbox(world.path("shop"), agent="shop") as shop,
     ):
         table(billing)
-        shop.on("acked", lambda _: done.set())
+        shop.on(Acked, lambda _: done.set())
         shop.session("a").send("billing", Job(n=1))
         shop.session("b").send("billing", Job(n=2))
         assert done.wait(LONG)

@@ -11,6 +11,7 @@ from tests.children import PYTHON, run, side_by_side
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
 from onceward.errors import InvalidArgument, QueueFull, RateLimited, StoreCapacity, StoreFull
+from onceward.events import Dropped, NearlyFull
 from onceward.message.events import Event
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def test_drop_old_lets_the_oldest_go(world: World) -> None:
     """
     shop = world.open("shop", hold_unknown=True)
     heard: list[Event] = []
-    shop.on("dropped", heard.append)
+    shop.on(Dropped, heard.append)
     shop.limits.set("session", "*", messages=3, overflow="drop_old")
     ids = [shop.send("b", Job(n=n)) for n in range(5)]
 
@@ -450,7 +451,7 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
     """A file nine tenths full says so once; at the limit only new messages are refused."""
     shop, billing = world.wired("shop", "billing")
     heard: list[Event] = []
-    shop.on("nearly_full", heard.append)
+    shop.on(NearlyFull, heard.append)
     [(now,)] = shop._db.read(
         "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
     )

@@ -13,6 +13,7 @@ from tests.waiting import until
 from onceward import Agent, AsyncContext, BatchContext, Context, Msg, Postbox, Run
 from onceward.core.send.requests import CANCEL
 from onceward.errors import InvalidArgument, LeaseLost, RequestCancelled
+from onceward.events import Cancelled
 from onceward.message.parcel import UNANSWERED
 from onceward.testing.builders import build_frame, parcel
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.message.events import Cancelled
 
 ENDS = "SELECT state, reason FROM onceward_inbox WHERE id = ?"
 
@@ -135,8 +135,8 @@ def test_both_sides_hear_of_it(world: World) -> None:
     """The event ``cancelled`` tells at the recipient, and at the sender once it knows."""
     shop, billing = world.wired("shop", "billing")
     heard: list[Cancelled] = []
-    shop.on("cancelled", heard.append)
-    billing.on("cancelled", heard.append)
+    shop.on(Cancelled, heard.append)
+    billing.on(Cancelled, heard.append)
     message = shop.send("billing", Job(n=1))
     world.settle()
     shop.cancel(message, reason="stop")

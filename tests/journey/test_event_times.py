@@ -19,8 +19,8 @@ def test_events_carry_the_moments_of_a_message(tmp_path: Path) -> None:
         Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as a,
         Postbox(tmp_path / "b.db", agent=agent, start=False, testing=Controls(clock=clock)) as b,
     ):
-        a.on("sent", told.append)
-        b.on("processed", told.append)
+        a.on(Sent, told.append)
+        b.on(Processed, told.append)
         sent_at = clock.now()
         a.send("b", 1)
         clock.advance(2)
@@ -97,9 +97,9 @@ def test_a_message_that_expired_ran_no_handler(tmp_path: Path) -> None:
 def heard(box: Postbox) -> list[Event]:
     """Return the list to which all ends of handlers are added."""
     told: list[Event] = []
-    box.on("processed", told.append)
-    box.on("retry", told.append)
-    box.on("dead", told.append)
+    box.on(Processed, told.append)
+    box.on(Retried, told.append)
+    box.on(DeadLettered, told.append)
     return told
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def heard(box: Postbox, *names: str) -> list[Event]:
     """Return the list to which the events of a postbox are added."""
     told: list[Event] = []
-    box.on("*", lambda event: told.append(event) if event.name in names else None)
+    box.on(Event, lambda event: told.append(event) if event.name in names else None)
     return told
 
 

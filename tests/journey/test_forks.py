@@ -13,7 +13,7 @@ import pytest
 from tests.journey.counted import Job, counting, effects
 
 from onceward import Msg, Postbox, Retry
-from onceward.events import StreamForked
+from onceward.events import DeliveryFailed, PeerRolledBack, StreamForked
 from onceward.message.parcel import Parcel
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_a_restored_sender_goes_on_in_a_new_epoch(world: World) -> None:
     world.restore("shop")
     shop, billing = world.reopen("shop", "billing")
     heard: list[str] = []
-    shop.on("stream_forked", lambda event: heard.append(event.name))
+    shop.on(StreamForked, lambda event: heard.append(event.name))
     shop.send("billing", Job(n=3))
     world.settle()
 
@@ -113,7 +113,7 @@ def test_a_restored_receiver_gets_back_what_the_sender_still_has(world: World) -
     world.restore("billing")
     shop, _ = world.reopen("shop", "billing")
     heard: list[object] = []
-    shop.on("peer_rolled_back", heard.append)
+    shop.on(PeerRolledBack, heard.append)
     shop.send("billing", Job(n=4))
     world.settle()
 
@@ -169,7 +169,7 @@ def test_a_restored_receiver_is_noticed_by_a_new_epoch(world: World) -> None:
     world.restore("billing")
     shop, billing = world.reopen("shop", "billing")
     heard: list[object] = []
-    shop.on("peer_rolled_back", heard.append)
+    shop.on(PeerRolledBack, heard.append)
     shop.send("billing", Job(n=4))
     world.wait(120)
 
@@ -520,9 +520,9 @@ def test_two_live_copies_do_not_send_everything_again(world: World) -> None:
     rests: list[float] = []
     for n in range(20, 40):
         shop, _ = swap_in(world, spare)
-        shop.on("stream_forked", heard.append)
-        shop.on("peer_rolled_back", rolled_back.append)
-        shop.on("delivery_failed", lambda event: rests.append(event.due_at - event.at))
+        shop.on(StreamForked, heard.append)
+        shop.on(PeerRolledBack, rolled_back.append)
+        shop.on(DeliveryFailed, lambda event: rests.append(event.due_at - event.at))
         shop.send("billing", Job(n=n))
         world.wait(70)
     for _ in range(2):
@@ -551,7 +551,7 @@ def test_a_peer_that_was_put_back_is_the_cause(world: World) -> None:
     world.restore("billing")
     shop, _ = world.reopen("shop", "billing")
     heard: list[StreamForked] = []
-    shop.on("stream_forked", heard.append)
+    shop.on(StreamForked, heard.append)
     shop.send("billing", Job(n=3))
     world.settle()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, BatchContext, Postbox
+from onceward.events import DeadLettered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_handler_that_exits_fails_its_message_only(
         done.set()
 
     with Postbox(tmp_path / "bob.db", agent=agent) as box:
-        box.on("dead", lambda _: dead.set())
+        box.on(DeadLettered, lambda _: dead.set())
         box.session("jobs").send("bob", "work", type="job")
         found = dead.wait(LONG)
         box.send("bob", "more", type="after")

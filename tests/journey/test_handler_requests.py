@@ -12,6 +12,7 @@ from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reje
 from onceward.core import maintenance
 from onceward.core.send.requests import HandlerRequests, MadeRequest
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
+from onceward.events import Processed, Retried
 from onceward.testing import Harness
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ def test_a_call_that_ends_to_wait_is_told_as_no_retry(world: World) -> None:
 
     world.open(oracle([]))
     box = world.open(agent)
-    box.on("retry", lambda event: told.append((event.attempt, event.error)))
-    box.on("processed", lambda event: told.append((event.message_id, event.outcome)))
+    box.on(Retried, lambda event: told.append((event.attempt, event.error)))
+    box.on(Processed, lambda event: told.append((event.message_id, event.outcome)))
     sent = box.send("bob", Job(n=1))
     world.settle()
     world.wait(60)

@@ -19,6 +19,7 @@ from pydantic import field_validator
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry
 from onceward.errors import InvalidArgument, StoreError
+from onceward.events import Enqueued
 from onceward.message.events import Event
 from onceward.testing import Controls
 
@@ -755,7 +756,7 @@ def test_hooks_hear_nothing_of_what_was_undone(world: World) -> None:
 
     shop, billing = prepared(world, work, handler_retries=0)
     heard: list[Event] = []
-    billing.on("enqueued", heard.append)
+    billing.on(Enqueued, heard.append)
     for n in (1, 2, 3):
         shop.session(f"s{n}").send("billing", Job(n=n))
     world.claim_many(billing, 10)

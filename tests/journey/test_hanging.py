@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Postbox
+from onceward.events import Acked, DeliveryFailed
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_a_live_peer_beside_a_thousand_dead_ones_does_not_wait(
             stop_timeout=0.0,
         ) as shop,
     ):
-        shop.on("acked", lambda _: acked.set())
+        shop.on(Acked, lambda _: acked.set())
         assert hanging.called.wait(LIMIT)
         shop.send("live", "hello")
         arrived = acked.wait(LIMIT)
@@ -103,14 +104,14 @@ def test_a_push_that_hangs_is_given_up(tmp_path: Path, hanging: Hanging) -> None
         retry_first=0.0,
         ack="stored",
     ) as shop:
-        shop.on("delivery_failed", lambda _: failed.set())
+        shop.on(DeliveryFailed, lambda _: failed.set())
         shop.peers.add("slow", "function:x")
         message = shop.send("slow", 1)
         told = failed.wait(LIMIT)
         peer = shop.peers.get("slow")
         calls = len(hanging.calls)
         acked = Event()
-        shop.on("acked", lambda _: acked.set())
+        shop.on(Acked, lambda _: acked.set())
         hanging.go.set()
         again = acked.wait(LIMIT)
 

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from onceward import Agent, Postbox
+from onceward.events import Enqueued, Retried
 from onceward.hooks import LEVELS, LogHook
 from onceward.message.events import EVENTS, DeadLettered, Event, MessageEvent
 
@@ -17,7 +18,7 @@ def test_every_event_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     """A message to oneself that is rejected leaves its whole path in the log, at two levels."""
     caplog.set_level(logging.DEBUG, "onceward")
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        box.on("*", LogHook())
+        box.on(Event, LogHook())
         sent = box.send("a", {"secret": 1}, type="job")
         box.run_until_idle()
         message = box.receive()
@@ -46,7 +47,7 @@ def test_every_event_of_a_message_names_its_session_and_type(tmp_path: Path) -> 
         Postbox(tmp_path / "a.db", agent="a", start=False) as a,
     ):
         for box in (a, b):
-            box.on("*", told.append)
+            box.on(Event, told.append)
         for kind in ("job", "done"):
             a.session("s").send("b", {"says": "no"}, type=kind)
         for box in (a, b, b, a, b, a):
@@ -65,7 +66,7 @@ def test_the_event_of_a_dead_letter_has_its_error(tmp_path: Path) -> None:
     with Postbox(
         tmp_path / "a.db", agent="a", start=False, max_retries=0, count_unreachable_attempts=True
     ) as box:
-        box.on("dead", told.append)
+        box.on(DeadLettered, told.append)
         box.peers.add("b", "memory:b")
         box.session("s").send("b", 1, type="job")
         box.run_until_idle()
@@ -82,7 +83,7 @@ def test_a_line_carries_what_a_message_is_found_by(
     """Its fields are agent, session, message id and type, and the attempt where there is one."""
     caplog.set_level(logging.DEBUG, "onceward")
     with Postbox(tmp_path / "a.db", agent="a", start=False, retry_first=0) as box:
-        box.on("retry", LogHook())
+        box.on(Retried, LogHook())
         sent = box.session("s").send("a", 1, type="job")
         box.run_until_idle()
         message = box.receive()
@@ -115,7 +116,7 @@ def test_a_logger_of_ones_own_is_used(tmp_path: Path) -> None:
     """A structlog logger that is handed in gets the events by level, with their fields."""
     logger = CapturingLogger()
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        box.on("enqueued", LogHook(logger))
+        box.on(Enqueued, LogHook(logger))
         sent = box.send("a", 1, type="job")
 
     [call] = logger.calls

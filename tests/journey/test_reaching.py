@@ -19,6 +19,7 @@ from onceward.core.deliver.parcels import InFlight
 from onceward.core.rows import dead_letters
 from onceward.core.run import engine_loop as engine
 from onceward.errors import StoreCorrupt, Unreachable
+from onceward.events import Acked, BreakerClosed, BreakerOpened, DeliveryFailed
 from onceward.transports import Frame, Parcel
 from onceward.transports.function import FunctionTransport
 
@@ -104,8 +105,8 @@ def test_two_successes_close_the_breaker(world: World) -> None:
     """
     shop, _ = world.wired("shop", quiet())
     heard: list[str] = []
-    for name in ("breaker_opened", "breaker_closed"):
-        shop.on(name, lambda event: heard.append(event.name))
+    for kind in (BreakerOpened, BreakerClosed):
+        shop.on(kind, lambda event: heard.append(event.name))
     shop.send("billing", Job(n=1))
     world.wire.script = ["down"] * 5
     for wait in (0, 1, 2, 4, 8):
@@ -209,7 +210,7 @@ def test_a_bug_of_a_transport_is_booked_on_no_message(world: World) -> None:
 
     shop, billing = world.wired("shop", quiet())
     told: list[str] = []
-    shop.on("delivery_failed", lambda event: told.append(event.error))
+    shop.on(DeliveryFailed, lambda event: told.append(event.error))
     sent = shop.send("billing", Job(n=1))
     world.wire.on_push = broken
     for _ in range(15):
@@ -454,7 +455,7 @@ def test_a_hanging_peer_delays_no_other(world: World) -> None:
         Postbox(world.path("ok"), agent=quiet("ok")),
         Postbox(world.path("shop"), agent="shop", transports=transports) as shop,
     ):
-        shop.on("acked", lambda _: acked.set())
+        shop.on(Acked, lambda _: acked.set())
         shop.peers.add("slow", "function:x")
         shop.send("slow", Job(n=1))
         assert hung.wait(60)

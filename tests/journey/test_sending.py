@@ -10,6 +10,7 @@ import pytest
 from tests.journey.counted import Job, counting, effects
 
 from onceward import Agent, Context, Msg, Reject
+from onceward.events import WeakReceipt
 from onceward.message.events import Event
 from onceward.message.parcel import Parcel, Receipt
 
@@ -329,7 +330,7 @@ def test_asking_a_weaker_peer_again_ends_nothing(world: World) -> None:
     """What such a peer answers to a message that is pushed again is not trusted either."""
     shop = world.open("shop", ack_timeout=30)
     told: list[Event] = []
-    shop.on("weak_receipt", told.append)
+    shop.on(WeakReceipt, told.append)
     world.open(counting(), durability="fast")
     message = shop.send("billing", Job(n=1))
     world.settle()

@@ -171,8 +171,8 @@ def test_hooks_hear_after_the_commit(world: World) -> None:
         )
         seen.append((f"{event.agent} {event.name}", counts[0]))
 
-    shop.on("*", look)
-    billing.on("*", look)
+    shop.on(Event, look)
+    billing.on(Event, look)
     with shop.begin() as tx:
         tx.send("billing", Job(n=1))
         inside = list(seen)
@@ -202,8 +202,8 @@ def test_a_raising_hook_harms_nothing(world: World, caplog: pytest.LogCaptureFix
         raise ValueError
 
     for box in (shop, billing):
-        box.on("*", fail)
-        box.on("*", lambda event: heard.append(event.name))
+        box.on(Event, fail)
+        box.on(Event, lambda event: heard.append(event.name))
     message = shop.send("billing", Job(n=1))
     world.settle()
 

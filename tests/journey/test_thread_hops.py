@@ -15,6 +15,7 @@ from tests.waiting import until
 
 from onceward import Agent, Postbox
 from onceward.core.run import threads
+from onceward.events import Processed
 from onceward.file.notify import Notifier
 from onceward.transports.file import FileTransport
 
@@ -152,7 +153,7 @@ def test_a_worker_wakes_no_other_thread_for_its_receipt(tmp_path: Path) -> None:
         Postbox(tmp_path / "billing.db", agent=billing) as box,
         Postbox(tmp_path / "shop.db", agent="shop") as shop,
     ):
-        box.on("processed", lambda _: held.append(threading.get_ident() in engine._holding))
+        box.on(Processed, lambda _: held.append(threading.get_ident() in engine._holding))
         for n in range(50):
             sent = shop.send("billing", n)
             until(partial(acked, shop, sent))

@@ -14,6 +14,7 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, AsyncContext, Context, Msg, Postbox
+from onceward.events import Acked, Processed, Sent
 from onceward.message.names import DIRECTORY
 
 LONG = 60.0
@@ -185,7 +186,7 @@ def test_threads_send_while_workers_work(home: Path, workers: int, style: str) -
         Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
     ):
         table(billing)
-        shop.on("acked", acked.one)
+        shop.on(Acked, acked.one)
 
         def send(thread: int) -> None:
             for n in range(each):
@@ -219,8 +220,8 @@ def test_async_handlers_run_side_by_side(home: Path) -> None:
         Postbox(home / "billing.db", agent=agent, workers=2) as billing,
         Postbox(home / "shop.db", agent="shop") as shop,
     ):
-        shop.on("acked", done.one)
-        billing.on("processed", lambda _: None)
+        shop.on(Acked, done.one)
+        billing.on(Processed, lambda _: None)
         shop.session("a").send("billing", Job(n=1))
         shop.session("b").send("billing", Job(n=2))
         assert done.reached()
@@ -250,7 +251,7 @@ def test_async_handlers_under_load(home: Path) -> None:
         Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
     ):
         table(billing)
-        shop.on("acked", acked.one)
+        shop.on(Acked, acked.one)
 
         def send(thread: int) -> None:
             for n in range(each):
@@ -281,7 +282,7 @@ def test_hooks_that_send_and_read(home: Path) -> None:
             billing.send("shop", Echo(n=1))
             heard.one()
 
-        billing.on("processed", answer)
+        billing.on(Processed, answer)
         for n in range(60):
             shop.session(f"s{n % 7}").send("billing", Job(n=n))
         assert heard.reached()
@@ -316,7 +317,7 @@ def test_readers_share_a_queue(home: Path) -> None:
     ):
         table(reader)
         stored = Tally(120)
-        shop.on("sent", stored.one)
+        shop.on(Sent, stored.one)
         for n in range(120):
             shop.session(f"s{n % 11}").send("reader", Job(n=n))
         assert stored.reached()
@@ -351,7 +352,7 @@ def test_freezing_and_thawing_under_load(home: Path) -> None:
         Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
     ):
         table(billing)
-        shop.on("acked", acked.one)
+        shop.on(Acked, acked.one)
 
         def switch() -> None:
             for _ in range(15):

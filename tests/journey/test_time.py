@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceward import Agent, Msg, RetryPolicy
+from onceward.events import DeadLettered
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -32,7 +33,7 @@ def test_mail_expires_in_the_outbox(world: World) -> None:
     ran: list[int] = []
     shop, _ = world.wired("shop", noting(ran))
     heard: list[str] = []
-    shop.on("dead", lambda event: heard.append(event.name))
+    shop.on(DeadLettered, lambda event: heard.append(event.name))
     message = shop.send("billing", Job(n=1), ttl=10)
     world.wait(10)
 

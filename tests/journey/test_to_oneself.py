@@ -296,7 +296,7 @@ def test_its_events_are_those_of_any_message(file: Path) -> None:
     """Each is told once, with the names of the message."""
     told: list[Event] = []
     with opened(file) as box:
-        box.on("*", told.append)
+        box.on(Event, told.append)
         sent = box.send("shop", 1)
         received(box)
     of_it = [each for each in told if isinstance(each, MessageEvent | MessageBound)]

@@ -15,6 +15,7 @@ from tests.journey.test_to_oneself import received
 from onceward import Postbox
 from onceward.core.send import outbox
 from onceward.errors import Paused, QueueFull, RateLimited, StoreCapacity
+from onceward.events import Enqueued, Received, Sent
 
 LAST = "SELECT * FROM _onceward_{} ORDER BY seq DESC LIMIT 1"
 OWN_FIELDS = {"seq", "id", "frame", "digest"}
@@ -97,8 +98,8 @@ def test_its_rows_are_those_of_a_message_that_moves(shop: Postbox, options: dict
 def test_its_events_come_in_the_order_of_one_that_moves(shop: Postbox) -> None:
     """Hooks hear that it was enqueued before they hear that it was received and sent."""
     heard: list[str] = []
-    for name in ("enqueued", "received", "sent"):
-        shop.on(name, lambda event: heard.append(type(event).__name__))
+    for kind in (Enqueued, Received, Sent):
+        shop.on(kind, lambda event: heard.append(type(event).__name__))
     with shop.begin() as tx:
         tx.send("shop", 1)
     sent_at_once = at_once(shop)

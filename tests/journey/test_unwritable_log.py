@@ -15,6 +15,7 @@ import structlog
 from tests.waiting import until
 
 from onceward import Agent, Postbox
+from onceward.events import DeadLettered, Processed
 from onceward.hooks import Attempt, Observer, SendFacts, observe
 from onceward.message.log import LOST, STDLIB, log
 from onceward.ops.cli.output import note
@@ -185,7 +186,7 @@ def test_a_hook_that_exits_stops_no_handler(tmp_path: Path) -> None:
     """On a thread of the engine an exit ends no program; nor does one of its repr in the log."""
     hook = Unspeakable()
 
-    _handle(tmp_path, lambda box: [box.on("dead", hook), box.on("processed", hook)])
+    _handle(tmp_path, lambda box: [box.on(DeadLettered, hook), box.on(Processed, hook)])
 
 
 @pytest.mark.parametrize("observer", [Exits(), Vague()])

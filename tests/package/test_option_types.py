@@ -2,18 +2,16 @@
 
 import ast
 import inspect
-from typing import Any, get_args, get_overloads, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from pydantic import BaseModel
 
 from onceward import Postbox, Settings
-from onceward.api.event_source import EventSource
 from onceward.api.postbox import PostboxOptions
 from onceward.features.channels.api import ChannelOptions
 from onceward.features.channels.directory import ChannelConfig
 from onceward.features.history import history
-from onceward.message.events import EVENTS, Event
 from onceward.message.names import RANKS, PriorityName
 from onceward.message.options import HandlerRules, StepRules, same_names
 from onceward.message.record import (
@@ -82,16 +80,6 @@ def test_vocabularies_are_complete() -> None:
         set(get_args(PriorityName)),
         set(get_args(MessageState)),
     ]
-
-
-def test_hooks_are_given_the_class_of_the_event_they_name() -> None:
-    """There is one overload of ``on`` for each event, with its class."""
-    typed = {}
-    for overload in get_overloads(EventSource.on):
-        hints = get_type_hints(overload)
-        typed[get_args(hints["event"])[0]] = get_args(hints["hook"])[0][0]
-
-    assert EVENTS | {"*": Event} == typed
 
 
 @pytest.mark.parametrize("rules", [HandlerRules, StepRules])

@@ -57,6 +57,7 @@ from onceward.file.transaction import check_bindings, not_a_statement
 from onceward.hooks import AuditLog, Hooks
 from onceward.message.arguments import Accepted, checked
 from onceward.message.clock import Clock, monotonic
+from onceward.message.events import Expired, Polled
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option, quoted
 from onceward.message.record import (
@@ -331,8 +332,8 @@ class Postbox(Session, EventSource):
         audit = AuditLog(path)
         self._audit_damage = partial(audit_damage, audit.write, self._db)
         self._outbox.audited = audit_sends(audit.write)
-        self._hooks.on("polled", audit)
-        self._hooks.on("expired", audit)
+        self._hooks.on(Polled, audit)
+        self._hooks.on(Expired, audit)
 
     def _build_api(self, db: Database, settings: Settings) -> None:
         hooks = self._hooks

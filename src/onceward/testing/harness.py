@@ -17,6 +17,7 @@ from onceward.core.deliver.transport import Accept
 from onceward.features.checks.invariants import Violation
 from onceward.file.environment import load_settings
 from onceward.message.body import Body, Msg, decode
+from onceward.message.events import Event
 from onceward.message.frame import Frame
 from onceward.message.names import DEFAULT_SESSION
 from onceward.message.settings import Controls
@@ -84,7 +85,7 @@ class Harness:
             transports={SCHEME: wire},
             **self._given,
         )
-        box.on("*", self._life.told)
+        box.on(Event, self._life.told)
         self._acceptors[agent.name] = acceptor(box, self._settings)
         return box
 

@@ -13,6 +13,7 @@ import pytest
 from tests.waiting import PATIENCE, until
 
 from onceward import Agent, AsyncRun, Postbox, Run
+from onceward.events import RunLeft
 from onceward.testing import Controls, ManualClock
 
 GRACE = 5.0
@@ -269,7 +270,7 @@ def test_a_call_that_does_not_return_is_left_and_told(scripted_agent: Any, caplo
     """
     one = scripted_agent({"abort_grace": GRACE}, mode="steer")
     heard: list[Any] = []
-    one.box.on("run_left", heard.append)
+    one.box.on(RunLeft, heard.append)
     left, begun = list[int](), list[int]()
 
     def deaf(run: Run) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from onceward import Postbox, Run, Settings
 from onceward.errors import InvalidArgument, RequestFailed
+from onceward.events import Dropped, Overflowed
 from onceward.message.queue_modes import QueuedItem, QueuePolicy, checked, make_room, summary_line
 
 
@@ -70,8 +71,8 @@ def test_a_sender_is_told_of_a_drop_and_its_policy(scripted_agent: Any, overflow
     """A message that a full queue dropped ends as dropped for its sender, by an event, too."""
     one = paused(scripted_agent, cap=1, overflow=overflow)
     heard: dict[str, list[Any]] = {"there": [], "here": []}
-    one.user.on("dropped", heard["there"].append)
-    one.box.on("dropped", heard["here"].append)
+    one.user.on(Dropped, heard["there"].append)
+    one.box.on(Dropped, heard["here"].append)
     ids = one.say(1, 2)
     one.go()
     one.go(61)
@@ -152,7 +153,7 @@ def test_a_victim_can_be_read_in_sql_and_is_counted(scripted_agent: Any) -> None
     """A dropped row says why and what it was; the totals and an event know of it."""
     one = paused(scripted_agent, cap=1, overflow="summarize")
     heard: list[Any] = []
-    one.box.on("overflowed", heard.append)
+    one.box.on(Overflowed, heard.append)
     one.say("first thought", "second")
     one.go()
 

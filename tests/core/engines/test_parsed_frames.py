@@ -10,6 +10,7 @@ import pytest
 from onceward import Agent, Postbox
 from onceward.core.deliver.transport import Accept
 from onceward.errors import Retry
+from onceward.events import Processed
 from onceward.message.frame import KEPT_LONGEST, KEPT_PARCELS, Frame, keep_until_handled
 from onceward.message.parcel import Parcel
 from onceward.testing.builders import build_frame, parcel
@@ -60,8 +61,8 @@ def test_a_frame_is_read_once(tmp_path: Path, read: list[str]) -> None:
     bob.on("json")(bodies.append)
     with Postbox(tmp_path / "bob.db", agent=bob, listeners=[door]) as box:
         events = list[Any]()
-        box.on("processed", events.append)
-        box.on("processed", lambda _: told.set())
+        box.on(Processed, events.append)
+        box.on(Processed, lambda _: told.set())
         given = of(build_frame({"n": 1}, sender="alice", recipient="bob"))
         door.accept(given)
         assert told.wait(60)

@@ -19,6 +19,7 @@ from onceward import Agent, Postbox
 from onceward.core.handle.worker import Worker
 from onceward.core.run import threads as engine_threads_module
 from onceward.core.run.threads import AT_ONCE, EngineTask, EngineThreads
+from onceward.events import Acked
 from onceward.file.notify import Notifier
 
 LIMIT = 60.0
@@ -635,7 +636,7 @@ def looks_of_messages(path: Path, patch: pytest.MonkeyPatch, workers: int) -> in
         Postbox(path / f"to-{workers}.db", agent=f"to-{workers}") as sender,
         Postbox(path / f"of-{workers}.db", agent=agent, workers=workers),
     ):
-        sender.on("acked", lambda _: settled.release())
+        sender.on(Acked, lambda _: settled.release())
         for number in range(11):
             sender.send(agent.name, number)
             assert settled.acquire(timeout=LIMIT)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from onceward import Postbox
 from onceward.api import agent_file, agents, dead_letters, event_source, peers, session, sessions
+from onceward.events import Sent
 from onceward.features.channels import api as channels
 from onceward.features.limits import api as limits
 from onceward.features.mailboxes import api as mailboxes
@@ -128,7 +129,7 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Session.messages": lambda y: _done(*y.session.messages("pulled", timeout=0)),
     "Session.thread": lambda y: y.session.thread(y.sent),
     "Session.history": lambda y: y.session.history(),
-    "EventSource.on": lambda y: y.box.on("sent", lambda _: None)(),
+    "EventSource.on": lambda y: y.box.on(Sent, lambda _: None)(),
     "Agents.register": lambda y: y.box.agents.register(),
     "Agents.list": lambda y: y.box.agents.list(),
     "Agents.subscribe": lambda y: y.box.agents.subscribe("news.*"),

@@ -159,7 +159,7 @@ class Pair:
             testing=self._controls(self.clock),
             **self.options(side),
         )
-        box.on("*", self._heard)
+        box.on(Event, self._heard)
         try:
             if self.terms.engines:
                 self._engines[side] = SteppedEngines(box, is_dead=lambda _: False)
@@ -386,7 +386,7 @@ class LivePair(Pair):
             testing=self._controls(self._wall),
             **self.options(side) | {"retry_first": 0.05, "retry_cap": 0.05},
         )
-        box.on("*", self._heard)
+        box.on(Event, self._heard)
         self.boxes[side] = box
         self._furnish(side, box)
 

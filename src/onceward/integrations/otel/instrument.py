@@ -79,7 +79,7 @@ class Telemetry(Observer):
         plain = box if isinstance(box, Postbox) else box._plain
         self._offs += (
             observe(plain, self),
-            plain.on("dead", lambda event: self._dead(plain, event)),
+            plain.on(DeadLettered, lambda event: self._dead(plain, event)),
         )
         return self.detach
 

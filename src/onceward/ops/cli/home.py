@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from onceward import Postbox
 from onceward.errors import StoreError, StoreFault
+from onceward.events import Event
 from onceward.file.file_checks import descriptors_left, files_limit
 from onceward.message.names import DIRECTORY
 from onceward.ops.cli.exit_codes import SIGNAL, NothingThere, Usage
@@ -177,7 +178,7 @@ class _HomeFiles:
         except StoreError as error:
             self._tell(path, f"is not served: {error}")
             return None
-        box.on("*", tell)
+        box.on(Event, tell)
         self.boxes[path] = box
         return box
 

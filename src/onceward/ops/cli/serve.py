@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from onceward import Postbox
+from onceward.events import EVENTS
 from onceward.message.clock import iso
 from onceward.message.events import Event
 from onceward.ops.cli.exit_codes import DONE, SIGNAL
@@ -57,7 +58,7 @@ def once(box: Postbox, answer: Answer) -> int:
 def _tell_trouble(box: Postbox) -> None:
     """Print events of trouble; other events are not built."""
     for name in sorted(TROUBLE):
-        box.on(name, tell)  # type: ignore[call-overload]  # each of them is a name of an event
+        box.on(EVENTS[name], tell)
 
 
 @contextmanager

@@ -37,10 +37,10 @@ class MessageMetrics:
         writer, commits = box._db.writer, self._commit.labels(box.agent)
         writer.measured_commit = partial(_measured, commits)
         offs = [
-            box.on("sent", self._on_sent),
-            box.on("processed", self._on_processed),
-            box.on("retry", self._on_failed),
-            box.on("dead", self._on_failed),
+            box.on(Sent, self._on_sent),
+            box.on(Processed, self._on_processed),
+            box.on(Retried, self._on_failed),
+            box.on(DeadLettered, self._on_failed),
         ]
 
         def off() -> None:
