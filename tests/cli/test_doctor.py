@@ -28,6 +28,7 @@ CHECKS = [
     "wal",
     "clock",
     "paused",
+    "held",
     "breakers",
     "dead letters",
     "lanes",
@@ -382,7 +383,7 @@ def test_messages_that_are_not_handled_are_a_warning(
     found, cure = said(ran, "handling")
     assert ("messages wait in 1 lane, the oldest from 2 m ago; no worker takes them", True) == (
         found,
-        cure.startswith("start onceward work"),
+        cure.startswith("call receive, or start a worker: onceward work "),
     )
     assert shop.agent
 
@@ -399,7 +400,7 @@ def test_a_missing_worker_is_told_after_some_seconds(
     found, cure = said(cli("doctor", "--json"), "handling")
 
     assert found == "messages wait in 1 lane, the oldest from 6 s ago; no worker takes them"
-    assert cure.startswith("start onceward work")
+    assert cure.startswith("call receive, or start a worker: onceward work ")
 
 
 def test_messages_behind_a_handler_of_some_seconds_are_no_warning(

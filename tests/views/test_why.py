@@ -618,7 +618,7 @@ def test_a_handler_that_sleeps_after_a_failure_is_not_to_be_retried(home: Home) 
     with opened(home.boxes["billing"].file.path) as reader:
         found = agent_whys(reader, home.clock.now())
 
-    assert ["busy"] == [each.reason for each in found]
+    assert ["asleep"] == [each.reason for each in found]
 
 
 def test_messages_that_no_worker_takes_are_told(home: Home) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ from onceward.core.rows import inbox
 from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
+from onceward.file.in_flight import has_died
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.arguments import checks_arguments
@@ -86,10 +88,10 @@ class AgentFile:
         """
         from onceward.features.checks import repairs  # noqa: PLC0415 - rarely needed
 
-        lease_for = round(1000 * self._lease)
+        lease_for, died = round(1000 * self._lease), partial(has_died, self._db.path)
         if dry_run:
-            return repairs.find(self._db.read, self._db.now(), lease_for)
-        mended = self._db.write(lambda tx: repairs.mend(tx, lease_for))
+            return repairs.find(self._db.read, self._db.now(), lease_for, died)
+        mended = self._db.write(lambda tx: repairs.mend(tx, lease_for, died))
         self._db.notifier.notify("in")
         self._db.notifier.notify("out")
         return mended

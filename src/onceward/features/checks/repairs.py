@@ -7,11 +7,10 @@ claimed again as after any expired lease.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from onceward.file.file_checks import is_dead
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, iso
 
@@ -96,6 +95,10 @@ UPDATE _onceward_mailbox_readers
 """
 
 
+Died = Callable[[str], bool]
+"""Returns whether the owner of a lease has died."""
+
+
 @dataclass(frozen=True, slots=True)
 class Repair:
     """A fault of a file that no process repairs automatically, and its repair."""
@@ -113,20 +116,20 @@ class _Step(NamedTuple):
     named: dict[str, Any]
 
 
-def find(rows: Rows, now: Millis, lease_for: Millis) -> list[Repair]:
+def find(rows: Rows, now: Millis, lease_for: Millis, died: Died) -> list[Repair]:
     """Return the faults to repair, without changes."""
-    return [step.repair for step in _steps(rows, now, lease_for)]
+    return [step.repair for step in _steps(rows, now, lease_for, died)]
 
 
-def mend(tx: StoreTransaction, lease_for: Millis) -> list[Repair]:
+def mend(tx: StoreTransaction, lease_for: Millis, died: Died) -> list[Repair]:
     """Repair leases and positions; return each change of this transaction."""
-    steps = list(_steps(tx.rows, tx.now, lease_for))
+    steps = list(_steps(tx.rows, tx.now, lease_for, died))
     return [step.repair for step in steps if tx.run(step.sql, step.named)]
 
 
-def _steps(rows: Rows, now: Millis, lease_for: Millis) -> Iterator[_Step]:
+def _steps(rows: Rows, now: Millis, lease_for: Millis, died: Died) -> Iterator[_Step]:
     for table in LEASES:
-        yield from _leases(table, rows(table.find, {"now": now}), now, lease_for)
+        yield from _leases(table, rows(table.find, {"now": now}), now, lease_for, died)
     [(newest,)] = rows(NEWEST, None)
     for session, seq, to in rows(POLLS, {"newest": newest}):
         past = f"the cursor of session {session} is at {seq}, past the last message {newest}"
@@ -140,10 +143,14 @@ def _steps(rows: Rows, now: Millis, lease_for: Millis) -> Iterator[_Step]:
 
 
 def _leases(
-    table: LeaseTable, found: Iterable[tuple[Any, ...]], now: Millis, lease_for: Millis
+    table: LeaseTable,
+    found: Iterable[tuple[Any, ...]],
+    now: Millis,
+    lease_for: Millis,
+    died: Died,
 ) -> Iterator[_Step]:
     for key, row, name, owner, ends in found:
-        gone = is_dead(owner)
+        gone = died(owner)
         if not gone and ends - now <= FAR:
             continue
         why = "by a process that has ended" if gone else "longer than any lease should last"

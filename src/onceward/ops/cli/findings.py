@@ -6,7 +6,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -24,8 +24,8 @@ from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
 from onceward.ops.views import lists
 from onceward.ops.views.overview import file_facts, stats
-from onceward.ops.views.waiting import due, unhandled, untaken
-from onceward.ops.views.why import Why, agent_whys, many, no_address
+from onceward.ops.views.waiting import UNTAKEN_AFTER, due, unhandled, untaken
+from onceward.ops.views.why import Why, agent_whys, many, no_address, to_take
 from onceward.types import Health
 
 Level = Literal["ok", "warning", "serious"]
@@ -42,19 +42,24 @@ SOUND: Final = {
 }
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
 CHECKS: Final = {
-    "paused": "paused", "breaker open": "breakers", "peer failing": "breakers",
+    "paused": "paused", "session paused": "paused", "held": "held",
+    "breaker open": "breakers", "peer failing": "breakers",
     "left to its process": "breakers",
     "dead letters": "dead letters", "retry": "lanes", "answer": "replies",
+    "message awaited": "replies", "asleep": "replies", "leased elsewhere": "leases",
     "schedule failing": "schedules", "schedule withdrawn": "schedules",
 }  # fmt: skip
 """Checks by the reason that an agent gives for messages that are held back."""
+WANTED: Final = frozenset({"message awaited", "asleep", "leased elsewhere"})
+"""Reasons that a handler gives, or that pass by themselves."""
 CALM: Final = {
     "paused": "not paused",
+    "held": "no paused channel and no full limit holds messages",
     "breakers": "all closed",
     "dead letters": "none",
     "lanes": "none waits behind a message that fails",
     "schedules": "none waits to be sent, none is declared no longer",
-    "replies": "no handler waits for a reply",
+    "replies": "no handler waits for a reply or a message",
 }
 """Checks in which nothing is held back, in words."""
 
@@ -225,19 +230,26 @@ def disabled() -> Iterator[Finding]:
 def held(found: FileReader, path: Path) -> Iterator[Finding]:
     """Tell each thing that holds messages back, in the words of ``onceward why``."""
     now = SystemClock().now()
-    told = [_held(each, path, now) for each in agent_whys(found, now) if each.reason in CHECKS]
+    named, instead = f" --agent {file_facts(found).agent}", f" --db {path}"
+    whys = [
+        replace(each, cure=f"{each.cure} ".replace(f"{named} ", f"{instead} ").rstrip())
+        for each in agent_whys(found, now)
+        if each.reason in CHECKS
+    ]
+    told = [_held(each, now) for each in whys]
     lately = {each.check for each in told}
     yield from told
     yield from (ok(check, calm) for check, calm in CALM.items() if check not in lately)
 
 
-def _held(why: Why, path: Path, now: Millis) -> Finding:
-    """Return a reason as a finding; a question of a moment ago is none to worry about."""
+def _held(why: Why, now: Millis) -> Finding:
+    """Return a reason as a finding; a wait that a handler wants is none to worry about."""
     check, said = CHECKS[why.reason], why.text(now)
-    if why.reason == "answer" and why.since_at is not None and now - why.since_at <= MINUTE:
+    asked = why.reason == "answer" and why.since_at is not None and now - why.since_at <= MINUTE
+    retried = why.reason == "peer failing" and why.level != "act"
+    if asked or retried or why.reason in WANTED:
         return ok(check, said)
-    cure, _, _ = (why.cure or "").partition(" --agent ")
-    return warning(check, said, f"{cure} --db {path}")
+    return warning(check, said, why.cure or "")
 
 
 def keys(path: Path) -> Iterator[Finding]:
@@ -343,10 +355,11 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
             count = sum(row.messages for row in rows)
             yield ok("delivery", _waiting(count, " until the agent is resumed"))
         return
-    away = {peer.name for peer in lists.peers(found) if peer.failing or peer.failures}
+    left = {peer.name for peer in lists.left_peers(found)}  # under breakers
+    away = {peer.name for peer in lists.peers(found) if _is_retried(peer, now)}
     warned = bool(nowhere)
     for row in rows:
-        if now - row.oldest_at > MINUTE and row.recipient not in nowhere:
+        if now - row.oldest_at > MINUTE and row.recipient not in nowhere | left:
             name, oldest = row.recipient, ago(row.oldest_at, now)
             said = f"{many(row.messages, 'message')} due for {name}, the oldest from {oldest}"
             repair = f"repair {name}: onceward peers ls --db {box.file.path}"
@@ -358,6 +371,12 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
         said = f"{are} due, none for longer than a minute"
         said = said if count else "none is due"
         yield ok("delivery", said)
+
+
+def _is_retried(peer: lists.Peer, now: Millis) -> bool:
+    """Return whether a peer fails, and a process that delivers tries again in time."""
+    overdue = peer.due_at is not None and now - peer.due_at >= UNTAKEN_AFTER
+    return bool(peer.failing or peer.failures) and (peer.owner is not None or not overdue)
 
 
 def _waiting(count: int, what: str) -> str:
@@ -384,7 +403,7 @@ def handling(health: Health, found: FileReader, path: Path) -> Finding:
         return ok("handling", _waiting(count, " until the agent is resumed"))
     row, since_at = unhandled(found, now), untaken(found, now)
     if row.oldest_at is None and since_at is None:
-        return ok("handling", _waiting(count, " for a retry, a reply, or a run's end"))
+        return ok("handling", _waiting(count, " for a retry, a moment, a message, or a run's end"))
     taken, oldest_at = since_at is None, min(filter(None, (row.oldest_at, since_at)))
     if taken and now - oldest_at <= MINUTE:
         return ok("handling", _waiting(count, ", none ready for longer than a minute"))
@@ -394,8 +413,7 @@ def handling(health: Health, found: FileReader, path: Path) -> Finding:
         why = "a handler hangs, is slow, needs more workers, or waits in box.ask for this one"
         cure = f"{leased}: {why} (use ctx.ask)"
         return warning("handling", f"{said}; leased: {_lanes(row.leased)}", cure)
-    cure = f"start onceward work {path} MODULE:AGENT, or the program that receives them"
-    return warning("handling", f"{said}; no worker takes them", cure)
+    return warning("handling", f"{said}; no worker takes them", to_take(found, str(path)))
 
 
 def calls(health: Health, path: Path) -> Finding:
@@ -423,7 +441,7 @@ def limits(box: Postbox, path: Path) -> Finding:
     """Examine whether a limit is reached or nearly reached."""
     found = box.limits.fullness()
     full = [
-        f"{scope} holds {used[0]} messages, {used[1]} bytes"
+        f"{scope} holds {many(used[0], 'message')}, {many(used[1], 'byte')}"
         for limit in box.limits.list()
         for scope, used in found.items()
         if scope.partition(" ")[0] == limit.scope and limit.name in {"*", scope.partition(" ")[2]}

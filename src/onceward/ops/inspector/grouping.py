@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from onceward.message.clock import Millis
 from onceward.ops.inspector.actions import ACTIONS, Action, Given
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.views.failures import SPAN, fingerprint, letters_like, retried_like
+from onceward.ops.views.overview import Overview
 
 TRIES: Final = 3
 """Attempts after which a retried message needs a person, because its lane waits."""
@@ -22,6 +23,15 @@ REPAIRS: Final = {
     "paused": ("resume",),
 }
 """Actions by the kind of problem that they solve, in order of preference."""
+IDLE_SINCE: Final[dict[str, Callable[[Overview], Millis | None]]] = {
+    "untaken": lambda numbers: numbers.inbox_oldest_at,
+    "undelivered": lambda numbers: numbers.outbox_oldest_at,
+}
+"""Since when messages wait for a process, by the kind of problem."""
+IDLE_TEXT: Final = {
+    "untaken": "no worker takes its messages: onceward work, or the program that receives them",
+    "undelivered": "no process delivers its messages: onceward relay",
+}
 LIKE: Final = {"dead letter": letters_like, "retry": retried_like}
 """Finds the messages of a file that have a problem."""
 
@@ -61,7 +71,7 @@ class Problem:
     @property
     def acts(self) -> bool:
         """Whether it stays until a person acts."""
-        return self.kind != "retry" or self.tries >= TRIES
+        return self.kind not in IDLE_TEXT and (self.kind != "retry" or self.tries >= TRIES)
 
     @property
     def of_messages(self) -> bool:
@@ -81,10 +91,10 @@ class Problem:
         return Given(ids=(affected.sample,) if affected.sample else ())
 
 
-def gather(found: Iterable[Snapshot]) -> list[Problem]:
+def gather(found: Iterable[Snapshot], now: Millis) -> list[Problem]:
     """Return the problems of some files: those that need a person first, then by count."""
     groups: dict[str, Problem] = {}
-    for one in (each for snapshot in found for each in _of(snapshot)):
+    for one in (each for snapshot in found for each in _of(snapshot, now)):
         known = groups.get(one.fingerprint)
         groups[one.fingerprint] = one if known is None else _merged(known, one)
     return sorted(groups.values(), key=lambda each: (not each.acts, -each.count, each.error))
@@ -115,19 +125,27 @@ def _together(one: Problem, other: Problem) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip(moved, newer.recent, strict=True))
 
 
-def _of(found: Snapshot) -> Iterator[Problem]:
+def _of(found: Snapshot, now: Millis) -> Iterator[Problem]:
     """Yield the problems of one file."""
     if found.problem is not None:
         yield _own(found, "unreadable", found.problem, found.taken_at)
         return
-    if found.overview is not None and (paused_at := found.overview.file.paused_at) is not None:
-        yield _own(found, "paused", "it handles and sends no message", paused_at)
+    if found.overview is not None:
+        yield from _of_numbers(found, found.overview, now)
     for each in found.failures:
         affected = Affected(found.key, each.count, each.sample)
         yield Problem(
             each.fingerprint, each.kind, each.type, each.error, each.first_at, each.last_at,
             (affected,), each.recent, each.tries, found.taken_at,
         )  # fmt: skip
+
+
+def _of_numbers(found: Snapshot, numbers: Overview, now: Millis) -> Iterator[Problem]:
+    """Yield that the agent is paused, or that no process handles or delivers its messages."""
+    if (paused_at := numbers.file.paused_at) is not None:
+        yield _own(found, "paused", "it handles and sends no message", paused_at)
+    for word in found.idle(now):
+        yield _own(found, word, IDLE_TEXT[word], IDLE_SINCE[word](numbers) or found.taken_at)
 
 
 def _own(found: Snapshot, kind: Any, error: str, since_at: Millis) -> Problem:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final
@@ -16,6 +17,7 @@ from onceward.message.dates import Schedule
 from onceward.message.log import log
 from onceward.ops.inspector.targets import Targets
 from onceward.ops.observe.snapshots import FileSnapshot, stamp_of
+from onceward.ops.views import waiting
 from onceward.ops.views.failures import Failure, failures
 from onceward.ops.views.links import Link, links
 from onceward.ops.views.lists import MailboxReader, mailbox_readers, schedules
@@ -138,6 +140,7 @@ class Refresher:
                     unread,
                     agent=found.file.agent,
                     overview=found,
+                    idle=partial(waiting.idle, found, *waiting.processes(reader, found, now)),
                     dead=dead_groups(reader),
                     whys=agent_whys(reader, now, found),
                     failures=failures(reader, now),

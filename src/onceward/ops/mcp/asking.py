@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio.to_thread
@@ -20,6 +21,11 @@ class BoxSource:
 
     def __init__(self, box: Postbox) -> None:
         self._box = box
+
+    @property
+    def path(self) -> Path:
+        """The file of the postbox."""
+        return self._box.file.path
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Return all rows of a statement."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from onceward.file.sql_parts import columns
@@ -15,6 +16,11 @@ T = TypeVar("T")
 
 class Source(Protocol):
     """Runs one reading statement: questions are asked through it."""
+
+    @property
+    def path(self) -> Path:
+        """The file that is read; beside it stands which owners of leases live."""
+        ...
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Return all rows of a statement."""

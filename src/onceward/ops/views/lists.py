@@ -59,6 +59,7 @@ FAILED_LANE: Final = f"""
 {LANE} (SELECT * FROM {lanes_held(MANY)} AS w WHERE {FAILED.strip()}
          ORDER BY attempts DESC, due_at LIMIT 1) AS w
 """
+NEXT_LANES: Final = f"{LANE} (SELECT * FROM {lanes_held(MANY)} LIMIT :limit) AS w"
 READY_LANES: Final = f"""
 SELECT {columns(Lane, "w.", reason="NULL")}
   FROM onceward_lanes AS w WHERE w.head_seq IS NOT NULL AND w.due_at IS NULL LIMIT :limit
@@ -80,6 +81,11 @@ def held_lanes(source: Source, limit: int) -> tuple[Lane, ...]:
 def failed_lane(source: Source) -> Lane | None:
     """Return the lane whose oldest message failed most often; None if none failed."""
     return next(iter(values(source, Lane, FAILED_LANE)), None)
+
+
+def next_lanes(source: Source, limit: int) -> tuple[Lane, ...]:
+    """Return leased or delayed lanes, those that end next first."""
+    return values(source, Lane, NEXT_LANES, limit=limit)
 
 
 def ready_lanes(source: Source, limit: int) -> tuple[Lane, ...]:

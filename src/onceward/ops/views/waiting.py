@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from onceward.file.file_checks import LEFT_GLOB, is_dead
+from onceward.file.file_checks import LEFT_GLOB
+from onceward.file.in_flight import has_died
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import Source, lanes_held, matches, values
@@ -31,6 +33,8 @@ class Due:
 class Taking:
     """Whether workers take the messages of an inbox."""
 
+    path: Path
+    """The file; the locks beside it tell which owners have died."""
     owners: tuple[str, ...]
     """Owners of leases that have time left."""
     ready_at: Millis | None
@@ -43,7 +47,7 @@ class Taking:
 
         A lease whose process has ended shows at once that they do not.
         """
-        if any(not is_dead(owner) for owner in self.owners) or self.ready_at is None:
+        if self.ready_at is None or not all(has_died(self.path, each) for each in self.owners):
             return None
         waits = now - max(self.ready_at, self.handled_at)
         return self.ready_at if self.owners or waits >= UNTAKEN_AFTER else None
@@ -53,19 +57,20 @@ class Taking:
 class Leaving:
     """Whether a process delivers the messages of an outbox."""
 
+    path: Path
     since_at: Millis | None
-    """Since when the oldest deliverable message waits."""
+    """Since when the oldest message waits that a process could deliver."""
     owner: str | None
     """The owner of its peer's lease."""
-    told: bool
-    """Whether its peer fails or fetches its messages: another reason names that."""
+    fetched: bool
+    """Whether its peer fetches its messages itself: another reason names that."""
 
     def stays(self, now: Millis) -> Millis | None:
         """Return since when the oldest message waits for a process; None if one delivers."""
-        if self.since_at is None or self.told:
+        if self.since_at is None or self.fetched:
             return None
         if self.owner is not None:
-            return self.since_at if is_dead(self.owner) else None
+            return self.since_at if has_died(self.path, self.owner) else None
         return self.since_at if now - self.since_at >= UNTAKEN_AFTER else None
 
 
@@ -178,7 +183,7 @@ SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq 
 """
 PROCESSES: Final = f"""
 SELECT (SELECT json_group_array(owner) FROM ({LEASED_BY.strip()})), ({READY_SINCE.strip()}),
-       ({HANDLED_AT.strip()}), p.owner, p.failures > 0 OR p.last_error GLOB :left
+       ({HANDLED_AT.strip()}), p.owner, p.due_at, p.failures = 0 AND p.last_error GLOB :left
   FROM (SELECT 1) LEFT JOIN onceward_peers AS p ON p.name = :name
 """
 # A lane that waits for a reply has a due time: its timeout, or never.
@@ -268,9 +273,10 @@ def _both(
 ) -> tuple[Taking, Leaving]:
     """Return it, where the oldest message of the outbox waits for *peer* since a moment."""
     named = {"now": now, "name": peer, "left": LEFT_GLOB}
-    [(owners, ready_at, handled_at, owner, told)] = source.rows(PROCESSES, named)
-    taken = Taking(tuple(json.loads(owners)), ready_at, handled_at or 0)
-    return taken, Leaving(since_at, owner, told=bool(told))
+    [(owners, ready_at, handled_at, owner, due_at, fetched)] = source.rows(PROCESSES, named)
+    taken = Taking(source.path, tuple(json.loads(owners)), ready_at, handled_at or 0)
+    pushable_at = None if since_at is None else max(since_at, due_at or 0)  # the next try
+    return taken, Leaving(source.path, pushable_at, owner, fetched=bool(fetched))
 
 
 def idle(found: Overview, taken: Taking, leaving: Leaving, now: Millis) -> tuple[str, ...]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final
+from itertools import takewhile
+from typing import Final, NamedTuple
 
-from onceward.file.file_checks import LEFT_GLOB, is_dead
+from onceward.file.file_checks import LEFT_GLOB, is_gone
+from onceward.file.in_flight import has_died
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.handler_work import StepInfo
@@ -17,11 +19,13 @@ from onceward.ops.views.asking import Source, values
 from onceward.ops.views.messages import FoundMessage, StoredMessage, message
 from onceward.ops.views.vocabulary import Level
 
+SOME: Final = 10
+"""Maximum reasons of one kind."""
 SHOWN: Final = 13
 """Characters of an id in a sentence."""
 WORK: Final = "onceward work MODULE:AGENT"
 """The command that starts a worker; no file knows the module in which its agent is declared."""
-RECEIVE: Final = f"call receive, or start a worker: {WORK}"
+RECEIVE: Final = "call receive, or start a worker: "
 """The cure for an agent of which the file does not show that it has handlers."""
 HAD_WORKERS: Final = """
 SELECT EXISTS (SELECT 1 FROM onceward_steps WHERE seq >= 0)
@@ -37,7 +41,7 @@ class Why:
     reason: str
     """The reason's name: one of a closed set, for grouping and for programs."""
     parts: tuple[str | Millis, ...]
-    """The sentence; a moment in it is shown as a duration from now."""
+    """The sentence; a moment is shown as a duration from now, ``in`` a past one as ``now``."""
     level: Level = "wait"
     until_at: Millis | None = None
     """The moment at which it changes by itself, if that is known."""
@@ -50,9 +54,15 @@ class Why:
 
     def text(self, now: Millis) -> str:
         """Return the sentence at a moment."""
-        return "".join(
-            each if isinstance(each, str) else in_one_unit(abs(each - now)) for each in self.parts
-        )
+        told = ""
+        for each in self.parts:
+            if isinstance(each, str):
+                told += each
+            elif told.endswith(" in ") and each <= now:
+                told = f"{told.removesuffix('in ')}now"
+            else:
+                told += in_one_unit(abs(each - now))
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +100,26 @@ SELECT id FROM onceward_outbox
 INBOX_ROW: Final = f"""
 SELECT {messages.COLUMNS["inbox"]} FROM onceward_inbox WHERE sender = :sender AND id = :id
 """
+# No index leads to held messages; a limit or a pause that holds new ones also holds the newest.
+HELD: Final = """
+SELECT held_by, count(*), min(created_at), min(sender)
+  FROM (SELECT * FROM onceward_outbox ORDER BY seq DESC LIMIT 1000) AS newest
+ WHERE state = 'pending' AND held_by IS NOT NULL
+ GROUP BY held_by ORDER BY 3 LIMIT 10
+"""
+DELAYED: Final = f"""
+SELECT {messages.COLUMNS["outbox"]} FROM onceward_outbox
+ WHERE due_at > :now AND state = 'pending' ORDER BY due_at LIMIT 1
+"""
+PAUSED_SESSIONS: Final = f"""
+SELECT session FROM onceward_session_queues
+ WHERE session > '' AND state = 'paused' ORDER BY session LIMIT {SOME}
+"""
 AWAITED: Final = f"""
-SELECT message_id, name, awaits, due_at, count(*) OVER ()
+SELECT message_id, name, awaits, due_at, count(*) OVER (),
+       (SELECT session FROM onceward_inbox AS b WHERE b.id = s.message_id AND b.sender = s.sender)
   FROM (SELECT * FROM onceward_steps WHERE state = 'waiting' AND awaits IS NOT NULL
-         ORDER BY seq LIMIT {overview.MANY})
+         ORDER BY seq LIMIT {overview.MANY}) AS s
  ORDER BY seq LIMIT 1
 """
 PEER: Final = f"SELECT {columns(lists.Peer)} FROM onceward_peers WHERE name = :name"
@@ -212,14 +238,35 @@ def _agent_paused(source: Source, _: StoredMessage, __: Millis) -> Why | None:
 def _held(_: Source, row: StoredMessage, __: Millis) -> Why | None:
     if row.held_by is None:
         return None
-    kind, _colon, name = row.held_by.partition(":")
-    if kind == "channel":
-        cure = f"onceward channel resume {name} --agent {row.sender}"
+    holder = _Holder(row.held_by, row.sender)
+    text = f"Waits until the limit of {holder.name} has capacity for it"
+    return holder.why(f"Channel {holder.name} is paused" if holder.is_channel else text)
+
+
+class _Holder(NamedTuple):
+    """A holder of messages of an outbox: a paused channel, or a full limit."""
+
+    by: str
+    agent: str
+
+    @property
+    def is_channel(self) -> bool:
+        return self.by.startswith("channel:")
+
+    @property
+    def name(self) -> str:
+        return self.by.partition(":")[2].replace(":", " ")
+
+    def why(self, text: str) -> Why:
+        """Return the reason of a message that it holds."""
+        verb = f"channel resume {self.name}" if self.is_channel else f"limits set {self.name}"
         return Why(
-            reason="held", parts=(f"Channel {name} is paused",), level="act", cure=cure, of=name
+            reason="held",
+            parts=(text,),
+            level="act" if self.is_channel else "wait",
+            cure=f"onceward {verb} --agent {self.agent}",
+            of=self.name,
         )
-    text = f"Waits until the limit of {name.replace(':', ' ')} has capacity for it"
-    return Why(reason="held", parts=(text,))
 
 
 def _push_later(source: Source, row: StoredMessage, now: Millis) -> Why | None:
@@ -254,10 +301,13 @@ def _in_hand(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     lane = _lane_of(source, row)
     if lane is not None and lane.due_at is not None and lane.due_at <= now:
         parts = ("The lease of its worker ended ", lane.due_at, " ago: the next worker handles it")
-        return Why(reason="lease ended", parts=parts, cure=_to_take(source))
-    if lane is not None and lane.owner is not None and is_dead(lane.owner):
+        return Why(reason="lease ended", parts=parts, cure=to_take(source))
+    if lane is not None and lane.owner is not None and has_died(source.path, lane.owner):
         text = "The process of its worker has ended: the next worker handles it"
-        return Why(reason="lease ended", parts=(text,), cure=_to_take(source))
+        return Why(reason="lease ended", parts=(text,), cure=to_take(source))
+    if lane is not None and lane.owner is not None and is_gone(lane.owner):
+        lent = ("A process of another machine or container leased it; its lease ends", *_in(lane))
+        return Why(reason="leased elsewhere", parts=lent, until_at=lane.due_at)
     step = _open_step(source, row)
     told = f", at its step {step.name}" if step else ""
     until = lane.due_at if lane else None
@@ -313,7 +363,8 @@ def _at_a_step(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     if step.awaits is not None:
         end = () if until is None else ("; its timeout is in ", until)
         awaited = f"Waits for a message of type {step.awaits}"
-        return Why(reason="message awaited", parts=(awaited, *end), until_at=until)
+        cure = _answer(row.recipient, step.awaits, row.session)
+        return Why(reason="message awaited", parts=(awaited, *end), until_at=until, cure=cure)
     parts = ("Sleeps",) if until is None else ("Sleeps, and continues in ", until)
     return Why(reason="asleep", parts=parts, until_at=until)
 
@@ -326,6 +377,15 @@ def _handle_later(source: Source, row: StoredMessage, now: Millis) -> Why | None
     return _failed("Handler", later) if row.attempts else _delayed(later)
 
 
+def _answer(agent: str, awaits: str, session: str) -> str:
+    """Return the command that sends the message for which a handler waits."""
+    return f"onceward send {agent} BODY --type {awaits} --session {session} --agent {agent}"
+
+
+def _in(lane: LaneOf) -> tuple[str | Millis, ...]:
+    return () if lane.due_at is None else (" in ", lane.due_at)
+
+
 def _is_ready(lane: LaneOf, now: Millis) -> bool:
     """Return whether what its head waited for has come: a moment, a message, a reply."""
     return lane.owner is None and (lane.due_at is None or lane.due_at <= now)
@@ -336,13 +396,14 @@ def _to_be_handled(source: Source, row: StoredMessage, now: Millis) -> Why:
     waits = f"it waits for a free worker of {row.recipient}"
     if waiting.untaken(source, now) is not None:
         waits = f"no worker of {row.recipient} takes messages"
-    return Why(reason="ready", parts=(f"Next in its lane: {waits}{tried}",), cure=_to_take(source))
+    return Why(reason="ready", parts=(f"Next in its lane: {waits}{tried}",), cure=to_take(source))
 
 
-def _to_take(source: Source) -> str:
-    """Return the command or call by which messages of an inbox are taken."""
+def to_take(source: Source, file: str = "") -> str:
+    """Return the command or call by which messages of an inbox are taken; of *file*, if given."""
     [(had_workers,)] = source.rows(HAD_WORKERS)
-    return WORK if had_workers else RECEIVE
+    work = WORK.replace(" MODULE", f" {file} MODULE") if file else WORK
+    return work if had_workers else f"{RECEIVE}{work}"
 
 
 _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
@@ -430,8 +491,7 @@ def peer_why(source: Source, name: str) -> Why | None:
 
 def _has_address(source: Source, peer: lists.Peer) -> bool:
     """Return whether a peer has a url or, as far as it can be known here, a file in the home."""
-    path = getattr(source, "path", None)
-    return bool(peer.url) or path is None or path.with_name(f"{peer.name}.db").exists()
+    return bool(peer.url) or source.path.with_name(f"{peer.name}.db").exists()
 
 
 def no_address(name: str, agent: str) -> str:
@@ -489,9 +549,8 @@ def agent_whys(
 
     """
     found = numbers or overview.overview(source)
-    every = tuple(_of_agent(source, found, now))
-    ranked = sorted(every, key=lambda each: ("act", "wait", "ok").index(each.level))
-    return tuple(ranked) or (_calm(found),)
+    every = tuple(_of_agent(source, found, now)) or (_calm(source, found, now),)
+    return tuple(sorted(every, key=lambda each: ("act", "wait", "ok").index(each.level)))
 
 
 def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
@@ -501,20 +560,16 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
     else:
         yield from _untaken(source, found, now)
         yield from _undelivered(source, found, now)
-    for peer in lists.worst_peers(source, overview.PEERS):
-        if not peer.failing:
-            break
-        if (why := peer_why(source, peer.name)) is not None:
-            yield why
-    for peer in lists.left_peers(source):
-        if (why := peer_why(source, peer.name)) is not None:
-            yield why
+        yield from _held_back(source, found)
+    yield from _of_peers(source)
     if found.dead_letters:
         text = f"{many(found.dead_letters, 'dead letter')} of {agent} to replay or discard"
         cure = f"onceward dead ls --agent {agent}"
         yield Why(reason="dead letters", parts=(text,), level="act", cure=cure)
     if found.lanes.failed:
         yield from _failed_lanes(source, agent, found.lanes.failed, now)
+    sessions = source.rows(PAUSED_SESSIONS) if found.pause_oldest_at is not None else []
+    yield from (session_why(source, session) for (session,) in sessions)
     yield from _schedules(source, agent)
     yield from _awaited(source, agent)
     for asked in waiting.questions(source, None, 1):
@@ -523,11 +578,20 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
         yield replace(_asked(asked.awaits, asked.asked_at, more), cure=cure)
 
 
+def _of_peers(source: Source) -> Iterator[Why]:
+    """Yield the reasons of peers that failed last, or that must fetch their messages."""
+    worst = lists.worst_peers(source, overview.PEERS)
+    failed = takewhile(lambda peer: peer.failing or peer.failures > 0, worst)
+    for peer in (*failed, *lists.left_peers(source)):
+        if (why := peer_why(source, peer.name)) is not None:
+            yield why
+
+
 def _untaken(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
     """Yield that ready messages wait and no worker takes one."""
     if found.incoming and (since_at := waiting.untaken(source, now)) is not None:
         begin = f"No worker takes the messages of {found.file.agent}; the oldest has waited for "
-        parts, cure = (begin, since_at), _to_take(source)
+        parts, cure = (begin, since_at), to_take(source)
         yield Why(reason="untaken", parts=parts, since_at=since_at, cure=cure)
 
 
@@ -541,17 +605,29 @@ def _undelivered(source: Source, found: overview.Overview, now: Millis) -> Itera
     yield Why(reason="undelivered", parts=(begin, since_at), since_at=since_at, cure=cure)
 
 
+def _held_back(source: Source, found: overview.Overview) -> Iterator[Why]:
+    """Yield which paused channels and full limits hold messages."""
+    if not found.outgoing:
+        return
+    for by, count, since_at, agent in source.rows(HELD):
+        holder = _Holder(by, agent)
+        what = f"Channel {holder.name} is paused"
+        full = f"The limit of {holder.name} is full"
+        waits = f"{many(count, 'message')} of {agent} wait{'s' * (count == 1)}"
+        text = f"{what if holder.is_channel else full}: {waits}"
+        yield replace(holder.why(text), since_at=since_at)
+
+
 def _awaited(source: Source, agent: str) -> Iterator[Why]:
     """Yield that handlers wait for a message, such as the approval of a person."""
-    for message_id, step, awaits, due_at, count in source.rows(AWAITED):
+    for message_id, step, awaits, due_at, count, session in source.rows(AWAITED):
         more = f" (and {count - 1} more)" if count > 1 else ""
         text = f"{message_id[:SHOWN]}… waits for a message of type {awaits}, at its step {step}"
         yield Why(
             reason="message awaited",
             parts=(f"{text}{more}", *(() if due_at is None else ("; its timeout is in ", due_at))),
             until_at=due_at,
-            cure=f"onceward send {agent} BODY --type {awaits}; onceward show {message_id}"
-            f" --agent {agent} shows its session",
+            cure=_answer(agent, awaits, session),
         )
 
 
@@ -586,12 +662,36 @@ def _schedules(source: Source, agent: str) -> Iterator[Why]:
             yield Why(reason="schedule withdrawn", parts=(text,), cure=cure, of=name)
 
 
-def _calm(found: overview.Overview) -> Why:
+def _calm(source: Source, found: overview.Overview, now: Millis) -> Why:
+    """Return what messages wait for where nothing is wrong: a worker's end, or a moment."""
     waits, agent = found.outgoing + found.incoming, found.file.agent
-    if not waits or found.oldest_at is None:
+    if not waits:
         return Why(reason="idle", parts=(f"No message of {agent} waits",), level="ok")
-    begin = f"{many(waits, 'message')} of {agent} in hand, the oldest for "
-    return Why(reason="busy", parts=(begin, found.oldest_at), level="ok", since_at=found.oldest_at)
+    for why in _later(source, agent, now):
+        if not found.lanes.leased or why.reason == "leased elsewhere":
+            return why
+    begin = f"{many(waits, 'message')} of {agent} in hand"
+    since_at = found.oldest_at
+    since = () if since_at is None else (", the oldest for ", since_at)
+    return Why(reason="busy", parts=(begin, *since), level="ok", since_at=since_at)
+
+
+def _later(source: Source, agent: str, now: Millis) -> Iterator[Why]:
+    """Yield the reasons of messages that wait for a moment, the next ones first."""
+    for lane in lists.next_lanes(source, 1):
+        if lane.due_at is not None and lane.due_at > now:
+            yield _of_message(lane.head_id, agent, lane_why(source, lane, now))
+    for row in values(source, StoredMessage, DELAYED, now=now):
+        yield _of_message(row.id, agent, _first(_IN_OUTBOX, source, row, now))
+
+
+def _of_message(message_id: str | None, agent: str, why: Why) -> Why:
+    """Return the reason of a message as one of its agent."""
+    if message_id is None:
+        return why
+    first, *others = why.parts
+    parts = (f"{message_id[:SHOWN]}… of {agent}: {_lower(str(first))}", *others)
+    return replace(why, parts=parts)
 
 
 def _paused(agent: str, paused_at: Millis) -> Why:
@@ -621,7 +721,7 @@ def _cause(error: str | None) -> str:
 
 
 def _lower(text: str) -> str:
-    head, _, _ = text.partition(" ")
+    head = text.partition(" ")[0].rstrip(",:")
     known = {"Push", "Handler", "Waits", "Ready", "Next", "Delayed", "On", "Step", "Sleeps", "The"}
     return f"{text[0].lower()}{text[1:]}" if head in known else text
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from onceward.message.clock import Millis
 from onceward.ops.inspector.chart import Chart, chosen, numbers, together
 from onceward.ops.inspector.grouping import gather
 from onceward.ops.inspector.refresher import RANGES, Snapshot
@@ -21,45 +23,47 @@ CARDS: Final = 6
 """Maximum problems on the first page."""
 
 
-def _rank(each: Snapshot) -> tuple[int, int, int]:
+def _rank(each: Snapshot, now: Millis) -> tuple[int, int, int]:
     """Return the sort key of an agent: worst problem, number of problems, backlog."""
-    words, numbers = trouble(each), each.overview
+    words, numbers = trouble(each, now), each.overview
     waits = numbers.outgoing + numbers.incoming if numbers else 0
     return (SEVERITY.index(words[0] if words else WELL), -len(words), -waits)
 
 
-SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
+SORTS: Final[dict[str, Callable[[Snapshot, Millis], Any]]] = {
     "trouble": _rank,
-    "agent": lambda each: each.agent.lower(),
-    "out": lambda each: -(each.overview.outgoing if each.overview else -1),
-    "in": lambda each: -(each.overview.incoming if each.overview else -1),
-    "oldest": lambda each: (each.overview and each.overview.oldest_at) or 1 << 62,
-    "failing": lambda each: -(each.overview.lanes.failing if each.overview else -1),
-    "dead": lambda each: -(each.overview.dead_letters if each.overview else -1),
-    "rate": lambda each: -(each.rates_of["hour"].total if each.rates_of else -1),
-    "wal": lambda each: -each.wal_bytes,
+    "agent": lambda each, _: each.agent.lower(),
+    "out": lambda each, _: -(each.overview.outgoing if each.overview else -1),
+    "in": lambda each, _: -(each.overview.incoming if each.overview else -1),
+    "oldest": lambda each, _: (each.overview and each.overview.oldest_at) or 1 << 62,
+    "failing": lambda each, _: -(each.overview.lanes.failing if each.overview else -1),
+    "dead": lambda each, _: -(each.overview.dead_letters if each.overview else -1),
+    "rate": lambda each, _: -(each.rates_of["hour"].total if each.rates_of else -1),
+    "wal": lambda each, _: -each.wal_bytes,
 }
 """Sort keys by column; the largest value comes first."""
 
 
-def trouble(each: Snapshot) -> tuple[str, ...]:
-    """Return an agent's problems, as text."""
-    return (UNREADABLE,) if each.overview is None else each.overview.trouble
+def trouble(each: Snapshot, now: Millis) -> tuple[str, ...]:
+    """Return an agent's problems as words, those that ``onceward top`` shows, the worst first."""
+    if each.overview is None:
+        return (UNREADABLE,)
+    return (*each.overview.trouble, *each.idle(now))
 
 
 def home(request: Request) -> Response:
     """Answer with the page of all agents."""
     site = site_of(request)
-    asked = request.query_params
+    asked, now = request.query_params, site.now()
     found = [*site.refresher.snapshots.values()]
     sort = asked.get("sort", "")
     sort = sort if sort in SORTS else "trouble"
-    silences = site.silences.now(site.now())
-    every = [each for each in gather(found) if each.acts]
+    silences = site.silences.now(now)
+    every = [each for each in gather(found, now) if each.acts]
     problems = [each for each in every if each.fingerprint not in silences]
     chosen = sorted(
-        (each for each in found if _fits(each, asked.get("q", ""), asked.get("show", ""))),
-        key=lambda each: (SORTS[sort](each), each.agent),
+        (each for each in found if _fits(each, asked.get("q", ""), asked.get("show", ""), now)),
+        key=lambda each: (SORTS[sort](each, now), each.agent),
     )
     first = number(asked.get("first", ""))
     range_, summed = _rates(request)
@@ -78,15 +82,15 @@ def home(request: Request) -> Response:
         sort=sort,
         q=asked.get("q", ""),
         show=asked.get("show", ""),
-        trouble=trouble,
+        trouble=partial(trouble, now=now),
         looked_at=site.refresher.looked_at,
         files=len(site.targets.files()),
         chart=Chart(with_query("/rates.json", range=range_), range_, tuple(RANGES), summed),
     )
 
 
-def _fits(each: Snapshot, text: str, show: str) -> bool:
-    return text.lower() in each.agent.lower() and (show != "trouble" or bool(trouble(each)))
+def _fits(each: Snapshot, text: str, show: str, now: Millis) -> bool:
+    return text.lower() in each.agent.lower() and (show != "trouble" or bool(trouble(each, now)))
 
 
 def number(text: str) -> int:

@@ -40,8 +40,9 @@ UNTIL: Final = ("1h", "8h", "1d", "7d", "30d")
 def problems(request: Request) -> Response:
     """Answer with the page of all problems."""
     site = site_of(request)
-    found = gather(site.refresher.snapshots.values())
-    silences = site.silences.now(site.now())
+    now = site.now()
+    found = gather(site.refresher.snapshots.values(), now)
+    silences = site.silences.now(now)
     loud = [each for each in found if each.fingerprint not in silences]
     silent = [each for each in found if each.fingerprint in silences]
     return site.html(
@@ -152,9 +153,8 @@ async def silence(request: Request) -> Response:
 
 def _wanted(request: Request) -> Problem:
     """Return the problem in an address; raise a 404 if it no longer exists."""
-    mark = request.path_params["fingerprint"]
-    snapshots = site_of(request).refresher.snapshots.values()
-    for each in gather(snapshots):
+    mark, site = request.path_params["fingerprint"], site_of(request)
+    for each in gather(site.refresher.snapshots.values(), site.now()):
         if each.fingerprint == mark:
             return each
     raise HTTPException(

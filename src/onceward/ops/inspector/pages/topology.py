@@ -30,7 +30,7 @@ def topology(request: Request) -> Response:
         flows = around(flows, agent)
     order = ("act", "wait", "ok")
     rows = sorted(flows.values(), key=lambda each: (order.index(each.level(now)), -each.rate))
-    states = {name: next(iter(trouble(each)), WELL) for name, each in snapshots.items()}
+    states = {name: next(iter(trouble(each, now)), WELL) for name, each in snapshots.items()}
     return site.html(
         request,
         "topology.html",
