@@ -107,6 +107,7 @@ CREATE INDEX _onceward_outbox_body        ON _onceward_outbox (body_id)         
 CREATE INDEX _onceward_outbox_correlation ON _onceward_outbox (correlation_id)   WHERE correlation_id IS NOT NULL;
 CREATE INDEX _onceward_outbox_reply       ON _onceward_outbox (in_reply_to)      WHERE in_reply_to IS NOT NULL;
 CREATE INDEX _onceward_outbox_channel     ON _onceward_outbox (channel, seq)     WHERE channel IS NOT NULL;
+CREATE INDEX _onceward_outbox_channel_unsent ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
 CREATE INDEX _onceward_outbox_channel_open ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
 
 -- Outgoing lanes that wait behind a failed head; their rows are not due until it is retried.

@@ -1,7 +1,7 @@
 """
 A channel whose owner, members and late comer are killed again and again.
 
-Fan-out, staged words and retained messages stay whole.
+Fan-out, staged words, retained messages and the end of the channel stay whole.
 """
 
 import random
@@ -26,10 +26,11 @@ def test_a_channel_keeps_its_word_under_fire(tmp_path: Path) -> None:
 
     The owner knows of each command that it is completed. What a killed process was in the
     middle of happened whole or not at all: the copies of one command, an effect with its word,
-    a late comer's backlog, and the release of what a pause held back.
+    a late comer's backlog, the release of what a pause held back, and the end of each message
+    that waits for the closed channel, unread or not yet due.
     """
     channel_kill_test.prepare(tmp_path)
-    listeners = sorted(set(channel_kill_test.ROLES) - {channel_kill_test.BOSS})
+    listeners, said = channel_kill_test.LISTENERS, channel_kill_test.SAID
     with ExitStack() as stack:
         boxes = {
             name: stack.enter_context(channel_kill_test.open_box(tmp_path, name, start=False))
@@ -41,17 +42,28 @@ def test_a_channel_keeps_its_word_under_fire(tmp_path: Path) -> None:
             (tmp_path / "late").touch()
             people.torment(KILLS)
             assert people.wait_until(
-                lambda: channel_kill_test.completed(boxes[channel_kill_test.BOSS]), seconds=PATIENCE
+                lambda: len(channel_kill_test.told(boxes[channel_kill_test.BOSS])) > said,
+                seconds=PATIENCE,
+            ), "the channel is never closed"
+            people.torment(KILLS // 2)
+            assert people.wait_until(
+                lambda: channel_kill_test.ended(boxes.values()), seconds=PATIENCE
             ), "it never comes to an end"
             assert [] == people.fallen()
 
         told = channel_kill_test.told(boxes[channel_kill_test.BOSS])
         assert 0 < before, "a message came before the late one came"
-        assert list(range(1, channel_kill_test.SAID + 1)) == [n for n, _ in told]
-        assert dict.fromkeys(listeners, told) == {
+        late = channel_kill_test.DELAYED
+        assert list(range(1, said + late + 1)) == [n for n, _ in told]
+        assert dict.fromkeys(listeners, told[:said]) == {
             name: channel_kill_test.done(boxes[name]) for name in listeners
         }
-        assert {name: [] for name in boxes} == {
-            name: box.dead_letters.list() for name, box in boxes.items()
-        }
+        copies = channel_kill_test.copies(boxes[channel_kill_test.BOSS])
+        read = {(name, "acked"): said for name in listeners}
+        lost = {(name, "dead"): late for name in (*listeners, channel_kill_test.SILENT)}
+        assert read | lost | {(channel_kill_test.SILENT, "failed"): said} == copies
+        assert {name: {} for name in listeners} | {
+            channel_kill_test.BOSS: {"outbox": late * (len(listeners) + 1)},
+            channel_kill_test.SILENT: {"inbox": said},
+        } == {name: channel_kill_test.buried(box) for name, box in boxes.items()}
         assert [] == [broken for box in boxes.values() for broken in box.file.check()]

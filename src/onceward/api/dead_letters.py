@@ -13,9 +13,11 @@ from onceward.core.handle.invoke import find_handler
 from onceward.core.handle.signatures import Handler
 from onceward.core.rows import dead_letters
 from onceward.core.rows.dead_letters import DeadLetter
+from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, InvalidMessage, OncewardError
 from onceward.file.database import Database
+from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checks_arguments
 from onceward.message.body import BYTES, Payload, decode, encode
@@ -70,8 +72,15 @@ class ReplayResult:
 class DeadLetters:
     """Messages that ended badly here, of both directions."""
 
-    def __init__(self, db: Database, outbox: Outbox, handlers: Sequence[Handler] = ()) -> None:
-        self._db, self._outbox, self._handlers = db, outbox, handlers
+    def __init__(
+        self,
+        db: Database,
+        outbox: Outbox,
+        directory: DirectoryCache,
+        handlers: Sequence[Handler] = (),
+    ) -> None:
+        self._db, self._outbox, self._directory = db, outbox, directory
+        self._handlers = handlers
 
     def list(self, *, limit: int = 100, **which: Unpack[DeadLetterFilter]) -> list[DeadLetter]:
         """Return dead letters, oldest first."""
@@ -165,6 +174,7 @@ class DeadLetters:
         Raises:
             InvalidArgument: no such dead letter or step is stored, or its time to live has run out:
                 then use *as_new*.
+            ChannelRefused: its channel was closed or removed since.
 
         """
         dead = self.get(message_id, peer=peer)
@@ -236,12 +246,20 @@ class DeadLetters:
         """Return the call that moves one dead letter, to leave in *wait* seconds."""
         if as_new:
             return self._anew(dead, wait)
+        if dead.channel is not None:
+            self._in_channel(dead, as_new=False)
 
         def move(tx: StoreTransaction) -> str:
             due_at = None if wait is None else tx.now + round(1000 * wait)
             return dead_letters.replay(tx, dead.seq, due_at=due_at, returned=RETURNED)[1]
 
         return move
+
+    def _in_channel(self, dead: DeadLetter, *, as_new: bool) -> Millis:
+        """Return the earliest time of a message in that channel; raise ChannelRefused."""
+        from onceward.features.channels import closed  # noqa: PLC0415 - rarely needed
+
+        return closed.check_replay(self._directory, dead.frame, as_new=as_new)
 
     def _anew(self, dead: DeadLetter, wait: float | None) -> Callable[[StoreTransaction], str]:
         if dead.origin != "outbox":
@@ -268,7 +286,7 @@ class DeadLetters:
             headers=frame.headers | {"replayof": dead.id},
         )
         body = frame.data if frame.datacontenttype != BYTES else raw(frame)
-        draft = self._outbox.compose(frame.session, frame.recipient, body, options)
+        draft = self._compose(dead, frame.recipient, body, options)
 
         def move(tx: StoreTransaction) -> str:
             if not dead_letters.discard(tx, dead.seq):
@@ -276,6 +294,14 @@ class DeadLetters:
             return self._outbox.add(tx, draft)
 
         return move
+
+    def _compose(
+        self, dead: DeadLetter, to: str, body: object, options: MessageOptions
+    ) -> OutgoingMessage:
+        since = 0 if dead.channel is None else self._in_channel(dead, as_new=True)
+        if since <= self._db.now():
+            return self._outbox.compose(dead.session, to, body, options)
+        return self._outbox.composer.compose_at(dead.session, to, body, options, since)
 
     def discard(self, message_id: str, *, peer: str | None = None) -> bool:
         """Discard a dead letter, the oldest unless *peer* says which; return whether it existed."""

@@ -128,8 +128,9 @@ def call_guard(agent: Agent) -> CallGuard | None:
 FEATURES: Final = (
     Feature(
         name="channels",
-        storing=Storing(takes={"acknowledgment": Late("channels.acknowledgments.note")}),
-        upkeep=Upkeep(prune=Late("channels.acknowledgments.prune")),
+        accepting=Late("channels.closed.refuse"),
+        storing=Storing(takes={"acknowledgment": Late("channels.channel_posts.acknowledged")}),
+        upkeep=Upkeep(prune=Late("channels.channel_posts.prune_acknowledgments")),
     ),
     Feature(
         name="mailboxes",

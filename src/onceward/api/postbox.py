@@ -341,6 +341,7 @@ class Postbox(Session, EventSource):
         """The peers: urls, circuit breakers, subscriptions."""
         extra_tasks = (
             self._sweep_mailboxes,
+            self._end_closed_channels,
             self._prune_channels,
             self._close_idle,
             self._heartbeat,
@@ -369,7 +370,7 @@ class Postbox(Session, EventSource):
         from onceward.api.dead_letters import DeadLetters  # noqa: PLC0415 - rarely needed
 
         handlers = self._handlers.handlers if self._handlers else ()
-        return DeadLetters(self._db, self._outbox, handlers)
+        return DeadLetters(self._db, self._outbox, self._directory, handlers)
 
     @cached_property
     def agents(self) -> Agents:
@@ -392,10 +393,14 @@ class Postbox(Session, EventSource):
     def _channel_tasks(self) -> ChannelTasks:
         from onceward.features.channels.channel_tasks import ChannelTasks  # noqa: PLC0415 - rarely needed
 
-        return ChannelTasks(self._db, self._outbox, self._directory)
+        return ChannelTasks(self._db, self._outbox, self._directory, self._hooks)
 
     def _run_channel_tasks(self) -> None:
         self._channel_tasks.run()
+
+    def _end_closed_channels(self, _limit: int) -> int:
+        """Make dead letters of what waits for closed channels."""
+        return self._channel_tasks.end_closed() if self._home.known else 0
 
     def _prune_channels(self, limit: int) -> int:
         """Delete a slice of history beyond the limits of the home's channels."""

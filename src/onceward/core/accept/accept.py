@@ -277,7 +277,9 @@ class ParsedFrame(NamedTuple):
 
 
 Inspect = Callable[[list[ParsedFrame]], list[ParsedFrame]]
-"""Checks frames for mailboxes outside the transaction; a refused one has a problem."""
+"""
+Checks frames for mailboxes and of channels outside the transaction; a refused one has a problem.
+"""
 
 
 class Receiver:
@@ -346,7 +348,8 @@ class Receiver:
         policy = self._policy
         frames = parse_frames(parcel, policy)
         for each in frames:
-            if each.frame is not None and each.frame.mailbox is not None and self._inspect:
+            frame = each.frame
+            if frame is not None and self._inspect and (frame.mailbox or frame.channel):
                 frames = self._inspect(frames)
                 break
         work = partial(self._accept, parcel=parcel, policy=policy, frames=frames)
@@ -379,7 +382,7 @@ class Receiver:
         """
         policy, agent = self._policy, self._db.agent
         parsed = [_parse_frame(each, agent, policy) for each in frames]
-        if self._inspect and any(each.frame and each.frame.mailbox for each in parsed):
+        if self._inspect and any(f and (f.mailbox or f.channel) for f in map(FRAME, parsed)):
             parsed = self._inspect(parsed)
         if any(each.problem for each in parsed):
             return None

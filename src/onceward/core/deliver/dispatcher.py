@@ -64,6 +64,9 @@ WITH RECURSIVE next(name) AS (
 )
 SELECT i.paused_at, i.clock_at,
        EXISTS (SELECT 1 FROM _onceward_background_tasks)
+       OR EXISTS (SELECT 1 FROM _onceward_outbox
+                   WHERE channel IS NOT NULL AND state = 'pending' AND sent_at IS NULL)
+       OR EXISTS (SELECT 1 FROM _onceward_inbox WHERE channel IS NOT NULL AND state = 'pending')
        OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?3)
        OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at IS NOT NULL AND seen_at > ?3),
        (SELECT json_group_object(name, share) FROM callers),
@@ -88,7 +91,7 @@ class _Agenda(NamedTuple):
     paused: bool
     """Whether a pause or the environment forbids any attempt."""
     tasks: bool
-    """Whether background tasks of channels are due."""
+    """Whether background tasks of channels are due: one may have closed for what waits."""
     callers: dict[str, Share]
     """Peers to push to now, by name, longest due first."""
     due: bool

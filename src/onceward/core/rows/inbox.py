@@ -172,6 +172,26 @@ NEXT_EXPIRY: Final = (
 OF_SEQS: Final = (
     "SELECT sender, id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?))"
 )
+# The lanes of messages that leave the inbox: a backoff of such a head ends with it.
+FREE_LANES: Final = """
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'
+                      AND seq NOT IN (SELECT value FROM json_each(:seqs))),
+       due_at = CASE WHEN owner IS NULL AND head_seq IN (SELECT value FROM json_each(:seqs))
+                     THEN NULL ELSE due_at END,
+       suspect = CASE WHEN head_seq IN (SELECT value FROM json_each(:seqs)) THEN 0 ELSE suspect END
+ WHERE lane_id IN (SELECT lane_id
+                     FROM _onceward_inbox
+                    WHERE seq IN (SELECT value FROM json_each(:seqs)))
+"""
+ATTEMPTED: Final = """
+SELECT seq, sender, id, attempts
+  FROM _onceward_inbox
+ WHERE seq IN (SELECT value FROM json_each(?))
+ ORDER BY seq
+"""
 REHEAD: Final = """
 UPDATE _onceward_lanes
    SET head_seq = (SELECT min(seq)
@@ -703,3 +723,23 @@ def end_unclaimed(
     _end(tx, seqs, outcome, reason)
     tx.run(REHEAD, (listed,))
     receipts.enqueue(tx, owed)
+
+
+def bury_unclaimed(
+    tx: StoreTransaction, seqs: Sequence[int], reason: Reason, error: str
+) -> list[tuple[str, str]]:
+    """
+    Make dead letters of waiting messages without a lease, and store receipts for their senders.
+
+    Return (id, sender) of each.
+    """
+    if not seqs:
+        return []
+    listed = json.dumps(seqs)
+    rows = tx.rows(ATTEMPTED, (listed,))
+    tx.run(FREE_LANES, {"seqs": listed})
+    tx.run(MARK, {"outcome": "dead", "now": tx.now, "seqs": listed})
+    for seq, _, _, attempts in rows:
+        dead_letters.add_from_inbox(tx, seq, reason=reason, error=error, attempts=attempts)
+    receipts.enqueue(tx, [(sender, Receipt(i, "dead", reason)) for _, sender, i, _ in rows])
+    return [(i, sender) for _, sender, i, _ in rows]

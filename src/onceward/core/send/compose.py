@@ -438,22 +438,24 @@ def compose_fanout(
     options: MessageOptions,
     *,
     rooted: bool = True,
+    since: Millis = 0,
 ) -> Fanout:
     """
     Check and serialise a message once and mint an id for each recipient; writes nothing.
 
-    *rooted* adds a correlation id if it has none, so that its copies can be found by it.
+    *rooted* adds a correlation id if it has none, so that its copies can be found by it. *since* is
+    the earliest time that the message may have.
 
     Raises:
         ValidationFailed, InvalidMessage, TooLarge, Paused: nothing was written.
 
     """
     if not composer.hooks.observers:
-        return _compose(composer, session, recipients, body, options, rooted=rooted)
+        return _compose(composer, session, recipients, body, options, rooted=rooted, since=since)
     send = composer.observe(session, recipients, options)
     with send.composing():
         named = with_headers(options, send)
-        fanout = _compose(composer, session, recipients, body, named, rooted=rooted)
+        fanout = _compose(composer, session, recipients, body, named, rooted=rooted, since=since)
     copies = tuple(each._replace(sending=send) for each in fanout.messages)
     send.composed(copies)
     return fanout._replace(messages=copies)
@@ -467,6 +469,7 @@ def _compose(
     options: MessageOptions,
     *,
     rooted: bool,
+    since: Millis,
 ) -> Fanout:
     if options.get("message_id") is not None:
         msg = "a message to many has one id per recipient: use a key instead of message_id"
@@ -482,8 +485,9 @@ def _compose(
         options = {**options, "correlation_id": root}
     kind = options.get("type") or payload.type
     headers = composer.headers(session, PLACEHOLDER, kind, payload.media, options=options, now=now)
-    copies = _copies(composer, headers, recipients, payload.text, now)
-    return Fanout(root, payload.text, size, headers, copies, now)
+    created_at = max(now, since)
+    copies = _copies(composer, headers, recipients, payload.text, created_at)
+    return Fanout(root, payload.text, size, headers, copies, created_at)
 
 
 def _root(composer: Composer, session: str, options: MessageOptions) -> str:

@@ -20,7 +20,7 @@ from onceward.core.rows.inbox import LeasedMessage
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.compose import SendResult
 from onceward.errors import ChannelRefused, NotParticipant
-from onceward.features.channels import acknowledgments
+from onceward.features.channels import channel_posts
 from onceward.features.channels import directory as channels
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo
@@ -267,7 +267,8 @@ class Channel:
         """
         End a drained channel: no message can be sent or read any more.
 
-        Messages that still wait at their senders become dead letters.
+        Messages that still wait for it, at their senders or unread, become dead letters; what a
+        reader or handler has begun goes on.
 
         Raises:
             ChannelRefused: it was not drained; NotParticipant.
@@ -381,7 +382,7 @@ class Channel:
 
     def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
         """Return the recipients' progress with a message that we sent, by its or its copies' id."""
-        return acknowledgments.of(self._db, message_id)
+        return channel_posts.acknowledgments_of(self._db, message_id)
 
     # -- reading ----------------------------------------------------------------------------
 

@@ -1,13 +1,18 @@
-"""Store a file's channel data: posts, held messages, background tasks, history."""
+"""Store a file's channel data: posts, held messages, tasks, acknowledgments, history."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import dead_letters, sent
-from onceward.features.channels.directory import ChannelConfig
+from onceward.core.rows import sent
+from onceward.errors import refuse
+from onceward.features.channels.directory import ChannelInfo
+from onceward.file.database import Database
+from onceward.file.sql_parts import columns
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.handler_work import Acknowledgment
 
 TASKS: Final = "SELECT kind, name, position, held FROM _onceward_background_tasks"
 TASK: Final = f"{TASKS} WHERE kind = ? AND name = ?"
@@ -188,10 +193,12 @@ def keep(tx: StoreTransaction, values: tuple[Any, ...]) -> None:
     tx.run(KEEP, values)
 
 
-def trim(tx: StoreTransaction, channel: str, config: ChannelConfig) -> None:
-    """Delete the oldest posts above the channel's retention."""
+def trim(tx: StoreTransaction, found: ChannelInfo) -> None:
+    """Delete the oldest posts above the channel's retention, and those of one before it."""
+    channel, config, oldest = found.name, found.config, found.created_at
     if config.retain_for is not None:
-        tx.run(TOO_OLD, (channel, tx.now - round(1000 * config.retain_for)))
+        oldest = max(oldest, tx.now - round(1000 * config.retain_for))
+    tx.run(TOO_OLD, (channel, oldest))
     if config.retain_count is not None:
         tx.run(TOO_MANY, (channel, config.retain_count))
     if config.retain_bytes is not None:
@@ -237,13 +244,6 @@ def release(tx: StoreTransaction, channel: str, limit: int) -> int:
     if not tx.rows(WAITING + " LIMIT 1", (channel,)):
         tx.run(LET_GO, (channel,))
     return count
-
-
-def dead_letter(tx: StoreTransaction, channel: str) -> None:
-    """Move messages held for a closed channel to the dead letters."""
-    if seqs := [seq for (seq,) in tx.rows(WAITING, (channel,))]:
-        error = f"channel {channel} was closed"
-        dead_letters.add_from_outbox(tx, seqs, reason="channel_closed", error=error)
 
 
 class Asked(NamedTuple):
@@ -300,3 +300,69 @@ def prune_history(tx: StoreTransaction, channel: str, *, count: int, limit: int)
         if ended and box == "outbox":
             sent.note_pruned(tx, max(ended)[0] + 1)
     return gone
+
+
+ACKNOWLEDGMENT: Final = "acknowledgment"
+STAGES: Final = {"received": 1, "in_progress": 2, "failed": 3, "completed": 4}
+"""Order of acknowledgments; ``failed`` precedes ``completed``, as a later attempt may succeed."""
+DETAIL_MAX: Final = 2000
+OURS: Final = """
+SELECT 1 FROM _onceward_outbox WHERE id = ?1 AND recipient = ?2
+UNION ALL
+SELECT 1 FROM _onceward_acknowledgments WHERE message_id = ?1 AND participant = ?2
+"""
+OLD_ACKNOWLEDGMENTS: Final = """
+DELETE FROM _onceward_acknowledgments
+ WHERE (message_id, participant) IN (
+     SELECT message_id, participant
+       FROM _onceward_acknowledgments AS a
+      WHERE at < :before
+        AND NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.id = a.message_id)
+      LIMIT :limit)
+"""
+ACKNOWLEDGED: Final = """
+INSERT INTO _onceward_acknowledgments (message_id, participant, stage, detail, first_at, at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+ON CONFLICT (message_id, participant) DO UPDATE
+   SET stage = excluded.stage, detail = excluded.detail, at = excluded.at
+ WHERE excluded.stage > _onceward_acknowledgments.stage
+"""
+ACKNOWLEDGMENTS_OF: Final = f"""
+SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments
+ WHERE message_id = ?1 OR correlation_id = ?1
+ ORDER BY participant
+"""
+
+
+def stage(status: str) -> int:
+    """Return the number of a status; raise ValidationFailed for an unknown one."""
+    if status not in STAGES:
+        refuse("status", f"is not one of {', '.join(STAGES)}", len(str(status)))
+    return STAGES[status]
+
+
+def acknowledged(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """
+    Store a frame that is an acknowledgment; return False for an ordinary message.
+
+    Acknowledgments only ever move forward.
+    """
+    said = frame.data
+    if frame.causationid is None or not isinstance(said, dict) or said.get("status") not in STAGES:
+        return False
+    if not tx.rows(OURS, (frame.causationid, sender)):
+        return False
+    detail = said.get("detail")
+    named = None if detail is None else str(detail)[:DETAIL_MAX]
+    tx.run(ACKNOWLEDGED, (frame.causationid, sender, STAGES[str(said["status"])], named, tx.now))
+    return True
+
+
+def prune_acknowledgments(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Prune a slice of old acknowledgments whose messages no longer exist; return how many."""
+    return tx.run(OLD_ACKNOWLEDGMENTS, {"before": before, "limit": limit})
+
+
+def acknowledgments_of(db: Database, message_id: str) -> list[Acknowledgment]:
+    """Return the acknowledgments of a message, by its id or the id that its copies share."""
+    return [Acknowledgment(*row) for row in db.ask(ACKNOWLEDGMENTS_OF, (message_id,))]

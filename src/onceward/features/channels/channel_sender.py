@@ -9,7 +9,7 @@ from typing import NamedTuple
 from onceward.core.send.compose import Fanout, SendResult, compose_fanout
 from onceward.core.send.outbox import Outbox, insert_body
 from onceward.errors import ChannelRefused, refuse
-from onceward.features.channels import acknowledgments, channel_posts
+from onceward.features.channels import channel_posts
 from onceward.features.channels import directory as channels
 from onceward.features.channels.channel_posts import Asked
 from onceward.features.channels.channel_tasks import ChannelTasks
@@ -74,7 +74,8 @@ class ChannelSender:
         lane = name if lane is None else lane
         options = {**options, "ordering_key": lane, "channel": name}
         options["max_size"] = found.config.max_message_size
-        copies = compose_fanout(self._outbox.composer, session, recipients, body, options)
+        composer, since = self._outbox.composer, found.created_at
+        copies = compose_fanout(composer, session, recipients, body, options, since=since)
         message = ChannelMessage(found, copies, self.directory.newest(name), options)
         return partial(self._add, message=message)
 
@@ -88,7 +89,7 @@ class ChannelSender:
             )
 
     def _check(self, found: ChannelInfo, body: object, options: MessageOptions) -> None:
-        if options.get("kind") == acknowledgments.KIND:
+        if options.get("kind") == channel_posts.ACKNOWLEDGMENT:
             refuse("kind", "must be sent with acknowledge(), which knows the answered message")
         if options.get("kind") not in KINDS:
             refuse("kind", f"is not one of {', '.join(KINDS)}", len(str(options.get("kind"))))
@@ -136,7 +137,7 @@ class ChannelSender:
         body_id = self._retain(tx, message) if keeps else None
         result = self._outbox.add_fanout(tx, fanout, body_id)
         if body_id is not None:
-            channel_posts.trim(tx, found.name, config)
+            channel_posts.trim(tx, found)
         return result
 
     def _held(self, tx: StoreTransaction, found: ChannelInfo, fanout: Fanout) -> Fanout:
@@ -171,10 +172,10 @@ class ChannelSender:
         """Compose the acknowledgment of a message (id, conversation); return the storing work."""
         channels.require(self.role(name), CHANNEL_ROLES, name, self._db.agent, "acknowledge")
         status, detail = said
-        acknowledgments.stage(status)
+        channel_posts.stage(status)
         options = MessageOptions(
-            type=acknowledgments.KIND, kind=acknowledgments.KIND, channel=name, ordering_key=name,
-            causation_id=ids[0], correlation_id=ids[1], priority="urgent",
+            type=channel_posts.ACKNOWLEDGMENT, kind=channel_posts.ACKNOWLEDGMENT, channel=name,
+            ordering_key=name, causation_id=ids[0], correlation_id=ids[1], priority="urgent",
         )  # fmt: skip
         message = self._outbox.compose(session, to, {"status": status, "detail": detail}, options)
         return partial(self._outbox.add, message=message)

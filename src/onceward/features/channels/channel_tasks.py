@@ -6,15 +6,19 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.compose import Fanout, OutgoingMessage, compose_fanout, split_digest
 from onceward.core.send.outbox import Outbox
 from onceward.errors import UnknownChannel
 from onceward.features.channels import channel_posts
 from onceward.features.channels import directory as channels
+from onceward.features.channels.closed import ClosedChannels
 from onceward.features.channels.directory import ChannelInfo
+from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
+from onceward.hooks import Hooks
 from onceward.message.frame import FrameHeaders, json_string, render_head
 from onceward.message.options import MessageOptions
 from onceward.message.topics import matches_any
@@ -33,13 +37,17 @@ class ChannelTasks:
     skips work.
     """
 
-    def __init__(self, db: Database, outbox: Outbox, directory: DirectoryCache) -> None:
+    def __init__(
+        self, db: Database, outbox: Outbox, directory: DirectoryCache, hooks: Hooks
+    ) -> None:
         self._db, self._outbox, self.directory = db, outbox, directory
+        self._closed = ClosedChannels(db, directory, EventEmitter(hooks, db.agent))
 
     def run(self) -> None:
         """Run the due tasks; do nothing inside an open transaction, which may be undone."""
         if self._db.writer.held:
             return
+        self.end_closed()  # first: what waits for one is neither released nor served
         for kind, name, position, held in channel_posts.tasks(self._db.read):
             if kind == "channel":
                 self._channel(name, position, held=bool(held))
@@ -56,17 +64,18 @@ class ChannelTasks:
         except UnknownChannel:
             found = None
         if found is None or found.state == "closed":
-            self._db.write(lambda tx: self._give_up(tx, name))
+            self._db.write(lambda tx: channel_posts.end_tasks(tx, name))
             return
         if found.config.sticky and self.directory.newest(name) > position:
             self._db.write(lambda tx: self.serve(tx, found))
         if held and found.state in ("active", "draining"):
             self._db.write(lambda tx: self._release(tx, found))
 
-    def _give_up(self, tx: StoreTransaction, name: str) -> None:
-        """End the tasks of a closed channel: held messages die, retained ones are deleted."""
-        channel_posts.dead_letter(tx, name)
-        channel_posts.end_tasks(tx, name)
+    def end_closed(self) -> int:
+        """Make dead letters of what waits for closed channels; return how many."""
+        if self._db.writer.held or identity.is_paused(self._db.read):
+            return 0
+        return self._closed.end()
 
     def _release(self, tx: StoreTransaction, found: ChannelInfo) -> None:
         most = found.config.max_pending
@@ -84,7 +93,7 @@ class ChannelTasks:
         newest = self.directory.newest(found.name)
         if task is None or newest <= task.position:
             return
-        channel_posts.trim(tx, found.name, found.config)
+        channel_posts.trim(tx, found)
         for late, wanted, known in self._late(found, task.position):
             posts = channel_posts.retained(tx, found.name)
             for post in [post for post in posts if _wants(post.topic, wanted, known)]:

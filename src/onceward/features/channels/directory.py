@@ -25,7 +25,7 @@ DIRECT: Final = 2
 
 CREATE: Final = """
 INSERT INTO channels (name, type, config, description, created_by, created_at, changed_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+VALUES (?1, ?2, ?3, ?4, ?5, max(?6, (SELECT clock_at FROM meta)), ?6)
 ON CONFLICT (name) DO NOTHING
 """
 JOIN: Final = """
@@ -46,6 +46,8 @@ UPDATE channels SET state = :state, mode = :mode, changed_at = :now
 """
 STATE: Final = "SELECT state, mode FROM channels WHERE name = ?"
 DELETE: Final = "DELETE FROM channels WHERE name = ? AND state = 'closed'"
+# Another channel of the name is younger than each message to this one.
+STEP_CLOCK: Final = "UPDATE meta SET clock_at = max(clock_at, ?) + 1"
 DELETE_MEMBERS: Final = "DELETE FROM members WHERE channel = ?"
 DELETE_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE channel = ?"
 NOTICE: Final = "INSERT INTO system_notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
@@ -285,6 +287,7 @@ def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
         require(_role(tx, name, agent), ("owner",), name, agent, "remove it")
         if not tx.run(DELETE, (name,)):
             raise ChannelRefused(f"channel {name} is not closed: close it first")
+        tx.run(STEP_CLOCK, (tx.now,))
         tx.run(DELETE_MEMBERS, (name,))
         tx.run(DELETE_SUBSCRIPTIONS, (name,))
         notice(tx, agent, "channel.deleted", channel=name)
