@@ -9,6 +9,8 @@ from onceward.fleet.evidence import COLUMNS, file_row, number_of
 from onceward.fleet.states import (
     IN_STATES,
     INBOX,
+    LOGGED_IN,
+    LOGGED_OUT,
     MARK,
     OUT_STATES,
     OUTBOX,
@@ -25,6 +27,7 @@ OLD = NOW - 5_000_000
 FRESH = NOW - 1000
 """Within the grace."""
 RULES = Rules(now=NOW, grace=GRACE)
+OF_SENDER = {OUTBOX, SENT_DEAD, LOGGED_OUT}
 Row = dict[str, Any]
 
 
@@ -53,6 +56,11 @@ def dead(origin: str, reason: str = "rejected") -> Row:
     """Return evidence of a side's dead letters."""
     side = SENT_DEAD if origin == "outbox" else TAKEN_DEAD
     return {"side": side, "state": 2 if reason == "expired" else 1, "at": OLD}
+
+
+def logged(side: int, at: int = OLD) -> Row:
+    """Return a row of the log that the file read beside it must have."""
+    return {"side": side, "at": at}
 
 
 CASES: dict[str, tuple[str, list[Row]]] = {
@@ -139,6 +147,29 @@ CASES: dict[str, tuple[str, list[Row]]] = {
     ),
     "confirmed, and no trace": ("lost", [out("acked", OLD)]),
     "never sent": ("orphan", [taken("processed"), mark()]),
+    "in both files, and in their log": (
+        "delivered_once",
+        [out("acked", OLD), taken("processed"), mark(), logged(LOGGED_OUT), logged(LOGGED_IN)],
+    ),
+    "deleted at the recipient after it was shipped": (
+        "lost",
+        [out("acked", OLD), logged(LOGGED_OUT), logged(LOGGED_IN)],
+    ),
+    "deleted at the recipient before the sender heard of it": (
+        "lost",
+        [out("sent"), logged(LOGGED_OUT), logged(LOGGED_IN)],
+    ),
+    "deleted at the sender after it was shipped": (
+        "orphan",
+        [taken("processed"), mark(), logged(LOGGED_OUT), logged(LOGGED_IN)],
+    ),
+    "deleted at both after they were shipped": ("lost", [logged(LOGGED_OUT), logged(LOGGED_IN)]),
+    "deleted before it left": ("lost", [logged(LOGGED_OUT)]),
+    "sent and shipped while files were read": ("in_flight", [logged(LOGGED_OUT, FRESH)]),
+    "arrived and was shipped after its file was read": (
+        "in_flight",
+        [out("sent"), logged(LOGGED_OUT), logged(LOGGED_IN, FRESH)],
+    ),
     "accepted twice": (
         "duplicated",
         [out("acked", OLD), taken("processed"), mark(), taken("pending", OLD + 1)],
@@ -163,6 +194,9 @@ CASES: dict[str, tuple[str, list[Row]]] = {
 ELSEWHERE: dict[str, tuple[str, tuple[str, str], str, list[Row]]] = {
     "the recipient's file was not read": (
         "unwitnessed", ("alice", "stranger"), "a", [out("acked", OLD)],
+    ),
+    "pruned from the file while its log was read": (
+        "forgotten", ("alice", "pruned"), minted(OLD + 5), [logged(LOGGED_OUT), logged(LOGGED_IN)],
     ),
     "the recipient's file was not read, the sender still has it": (
         "in_flight", ("alice", "stranger"), "b", [out("pending")],
@@ -237,7 +271,7 @@ def evidence() -> list[tuple[Any, ...]]:
     every += [(name, pair, key, said) for name, (_, pair, key, said) in ELSEWHERE.items()]
     rows = [
         {"sender": pair[0], "recipient": pair[1], "id": key, "seq": 1, "lane": "normal/l"}
-        | {"file": number_of(pair[0] if one["side"] in {OUTBOX, SENT_DEAD} else pair[1])}
+        | {"file": number_of(pair[0] if one["side"] in OF_SENDER else pair[1])}
         | one
         for _, pair, key, said in every
         for one in said

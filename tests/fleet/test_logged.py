@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="pip install 'onceward[ship]' brings it")
 
+from onceward import Postbox
 from onceward.errors import InvalidArgument
 from onceward.fleet import Rules, reconcile, ship
 from onceward.fleet.ship import prune
+from onceward.fleet.summary import FROM_BOTH, FROM_FILES, FROM_LOG
+from onceward.message.clock import iso
 from onceward.message.settings import DAY
 from onceward.ops.cli import main
 from onceward.testing import fleet as generator
@@ -197,6 +201,138 @@ def test_a_log_proves_nothing_for_a_file_that_was_restored_since(
     assert (False, True) == (first.complete, second.complete)
 
 
+@pytest.mark.broken("the recipient's file was restored")
+def test_a_log_knows_a_file_that_was_restored_to_what_was_shipped(tmp_path: Path) -> None:
+    """The shipper notes that it found the file level: what was confirmed since is lost."""
+    log, far = str(tmp_path / "log"), tmp_path / "far.db"
+    with (
+        Postbox(tmp_path / "near.db", agent="near", start=False) as near,
+        Postbox(far, agent=handling("far"), start=False) as handler,
+    ):
+        _exchange(near, handler, 2)
+    ship.files([str(far)], log)
+    backup = far.read_bytes()
+    with (
+        Postbox(tmp_path / "near.db", agent="near", start=False) as near,
+        Postbox(far, agent=handling("far"), start=False) as handler,
+    ):
+        _exchange(near, handler, 3)
+    ship.files([str(tmp_path / "near.db")], log)
+    behind = _alone(log, tmp_path)
+    far.write_bytes(backup)
+    [again] = ship.files([str(far)], log)
+    files = reconcile(tmp_path / "near.db", far, rules=_at_once())
+
+    assert 0 == again.commits
+    assert {"delivered_once": 2, "unwitnessed": 3} == behind
+    assert {"delivered_once": 2, "lost": 3} == _alone(log, tmp_path) == dict(files.verdicts)
+
+
+@pytest.mark.broken("a backup lies beside the file")
+def test_a_copy_elsewhere_says_nothing_of_the_file(tmp_path: Path) -> None:
+    """An unchanged backup of a file that cannot be read does not vouch for it."""
+    log, far = str(tmp_path / "log"), tmp_path / "far.db"
+    with (
+        Postbox(tmp_path / "near.db", agent="near", start=False) as near,
+        Postbox(far, agent=handling("far"), start=False) as handler,
+    ):
+        _exchange(near, handler, 2)
+    ship.files([str(far)], log)
+    (tmp_path / "backup.db").write_bytes(far.read_bytes())
+    with (
+        Postbox(tmp_path / "near.db", agent="near", start=False) as near,
+        Postbox(far, agent=handling("far"), start=False) as handler,
+    ):
+        _exchange(near, handler, 3)
+    ship.files([str(tmp_path / "near.db"), str(tmp_path / "backup.db")], log)
+
+    assert {"delivered_once": 2, "unwitnessed": 3} == _alone(log, tmp_path)
+
+
+def _exchange(near: Postbox, far: Postbox, count: int) -> None:
+    post(near, "far", count)
+    for _ in range(4):
+        near.run_until_idle()
+        far.run_until_idle()
+
+
+def _at_once() -> Rules:
+    return Rules(now=time.time_ns() // 1_000_000 + 1000, grace=0.0)
+
+
+def _alone(log: str, folder: Path) -> dict[str, int]:
+    out = folder / f"out-{len(list(folder.iterdir()))}"
+    return dict(reconcile(out=out, log=log, rules=_at_once()).verdicts)
+
+
+DELETED = {
+    "inbox": ("far", ("inbox", "processed_messages"), {"delivered_once": 2, "lost": 3}),
+    "outbox": ("near", ("outbox",), {"delivered_once": 2, "orphan": 3}),
+}
+"""By name: the agent, the tables from which three rows are deleted, and the verdicts."""
+
+
+def _delete(world: World, name: str, tables: Iterable[str]) -> None:
+    with world.open(name).begin() as tx:
+        for each in tables:
+            tx.execute(f"DELETE FROM _onceward_{each} WHERE seq > 2")
+    world.rest()
+
+
+@pytest.mark.broken("rows were deleted by hand")
+@pytest.mark.parametrize("side", DELETED)
+def test_a_row_that_was_deleted_after_it_was_shipped_is_found(
+    world: World, tmp_path: Path, side: str
+) -> None:
+    """The log does not excuse a row that its file must still have; alone it tells of its time."""
+    name, tables, verdicts = DELETED[side]
+    _handled(world, 5)
+    alone = _verdicts(world, tmp_path)
+    _delete(world, name, tables)
+    rules, log = Rules(now=world.clock.now() + 3_600_000), str(tmp_path / "log")
+    files = reconcile(world.folder, rules=rules)
+    both = reconcile(world.folder, rules=rules, log=log)
+
+    assert {"delivered_once": 5} == alone == _verdicts(world, tmp_path)
+    assert verdicts == dict(files.verdicts) == dict(both.verdicts)
+
+
+def test_a_report_says_what_its_evidence_vouches_for(world: World, tmp_path: Path) -> None:
+    """Files, a log up to a moment, or both: the same sentence on the page and in the JSON."""
+    _handled(world, 1)
+    log, rules = str(tmp_path / "log"), Rules(now=world.clock.now() + 3_600_000)
+    ship.files([str(world.folder)], log)
+    said = [
+        reconcile(*paths, rules=rules, log=uri, out=tmp_path / name).evidence
+        for name, paths, uri in (
+            ("files", [world.folder], None),
+            ("by-log", [], log),
+            ("both", [world.folder], log),
+        )
+    ]
+
+    level = min(file.seen_at for file in ship.ShippedLog(log).files())
+    assert [FROM_FILES, FROM_LOG.format(upto=iso(level)), FROM_BOTH] == said
+    assert said[1] in (tmp_path / "by-log" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.broken("rows were deleted by hand")
+def test_a_message_that_was_deleted_from_both_files_is_lost(world: World, tmp_path: Path) -> None:
+    """No file knows it; the log has it, and neither file can have pruned it."""
+    _handled(world, 5)
+    alone = _verdicts(world, tmp_path)
+    for name, tables, _ in DELETED.values():
+        _delete(world, name, tables)
+    rules, log = Rules(now=world.clock.now() + 3_600_000), str(tmp_path / "log")
+    out = tmp_path / "both"
+    both = reconcile(world.folder, rules=rules, log=log, out=out)
+
+    assert {"delivered_once": 5} == alone
+    assert {"delivered_once": 2} == dict(reconcile(world.folder, rules=rules).verdicts)
+    assert {"delivered_once": 2, "lost": 3} == dict(both.verdicts)
+    assert {"nothing, deleted"} == {str(row["sender_says"]) for row in both.examples}
+
+
 @pytest.mark.broken("a backup lies beside the file")
 @pytest.mark.parametrize(("where", "commits"), [("before", 4), ("within", 3)])
 def test_a_backup_beside_an_idle_file_overwrites_nothing(
@@ -358,3 +494,34 @@ def test_a_log_and_a_state_are_not_taken_together(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="either log or state"):
         reconcile(out=tmp_path / "out", log=str(tmp_path), state=tmp_path / "state.db")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_ended_otherwise_after_it_was_shipped_was_not_deleted(
+    world: World, tmp_path: Path
+) -> None:
+    """Dead letters that were discarded, and what was pruned since, are missing for a reason."""
+    near, far = world.open("near"), world.open("far")
+    post(near, "far", 2, ttl=3600)
+    world.turns(near)
+    world.run(near, far)
+    post(near, "elsewhere", 2, ttl=3600)
+    world.clock.advance(1)
+    alone = _verdicts(world, tmp_path)
+    world.clock.advance(2 * 3600)
+    near, far = world.open("near"), world.open(handling("far"))
+    world.run(near, far)
+    discarded = [
+        box.dead_letters.discard(letter.id)
+        for box in (near, far)
+        for letter in box.dead_letters.list()
+    ]
+    world.clock.advance(8 * DAY)
+    for box in (near, far):
+        box.file.run_maintenance()
+    world.rest()
+    rules, log = Rules(now=world.clock.now() + 3_600_000), str(tmp_path / "log")
+    both = reconcile(world.folder, rules=rules, log=log)
+
+    assert {"in_flight": 2, "unprocessed": 2} == alone
+    assert {True} == set(discarded)
+    assert 0 == both.broken

@@ -91,6 +91,33 @@ def test_a_loss_is_found_from_the_log_too(spark: SparkSession, life: Life, tmp_p
     assert ["delivered_once"] * 4 + ["double_processed"] * 4 == sorted(again.values())
 
 
+@pytest.mark.broken("rows were deleted by hand")
+def test_both_find_what_was_deleted_by_hand(
+    spark: SparkSession, life: Life, tmp_path: Path
+) -> None:
+    """The log excuses none of it: neither a row of one file, nor of both."""
+    near, far = life.world.open("ada"), life.world.open(handling("bob"))
+    post(near, "bob", 6)
+    life.world.run(near, far)
+    life.world.clock.advance(1)
+    life.world.rest()
+    log = str(tmp_path / "log")
+    ship.files([str(life.world.folder)], log)
+    for name, condition, tables in (
+        ("bob", "seq IN (1, 2, 3)", ("inbox", "processed_messages")),
+        ("ada", "seq IN (3, 4)", ("outbox",)),
+    ):
+        with life.world.open(name).begin() as tx:
+            for table in tables:
+                tx.execute(f"DELETE FROM _onceward_{table} WHERE {condition}")
+    life.world.clock.advance(DAY)
+    life.world.rest()
+
+    judged = by_spark(spark, life, log, files=True)
+    assert ["delivered_once"] * 2 + ["lost"] * 3 + ["orphan"] == sorted(judged.values())
+    assert {} == told_apart(spark, life, log)
+
+
 @pytest.mark.broken("the recipient's file was restored")
 def test_both_take_a_differing_copy_apart(spark: SparkSession, life: Life, tmp_path: Path) -> None:
     """Neither takes what a file aside has for what the restored one has; both name it alike."""

@@ -73,6 +73,8 @@ class Report:
     waits: Sequence[Row] = ()
     """Reasons why messages wait, by recipient: their number, the next and the last moment."""
     lane_totals: Mapping[str, int] = field(default_factory=dict)
+    evidence: str = ""
+    """The extent to which files, the log, or both vouch for messages."""
     before: Mapping[str, int] = field(default_factory=dict)
     """Messages that earlier runs with the same state have settled, by verdict."""
 
@@ -151,7 +153,7 @@ def html(report: Report) -> str:
         _lanes(report),
         _examples(report),
         _files(report),
-        _rules(report.rules),
+        _rules(report.rules, report.evidence),
     ]
     head = HEAD.format(title="Fleet report", style=STYLE)
     return head + "\n".join(part for part in body if part) + "\n</body></html>\n"
@@ -278,9 +280,10 @@ def _files(report: Report) -> str:
     return "".join(parts)
 
 
-def _rules(rules: Rules) -> str:
+def _rules(rules: Rules, evidence: str) -> str:
     return (
-        f"<h2>Rules</h2><p>What happened after {iso(rules.cutoff)}, the last "
+        f"<h2>Rules</h2><p>{escape(evidence)}</p>"
+        f"<p>What happened after {iso(rules.cutoff)}, the last "
         f"{rules.grace:g} s before the reading, is in flight. "
         "Before that, a message is lost if its sender counts it as done, its recipient's file was "
         "read and has neither the message nor "

@@ -10,7 +10,7 @@ from heapq import nsmallest
 from math import ceil, log
 from typing import Any, Final
 
-from onceward.fleet.coverage import READ, Reading
+from onceward.fleet.coverage import ALWAYS, READ, Reading
 from onceward.fleet.report import Report
 from onceward.fleet.verdicts import STUCK, VERDICTS, Rules
 from onceward.message.clock import Millis, iso
@@ -46,6 +46,15 @@ WAITS_SUMS: Final[Mapping[str, str]] = {
     "last_at": "max(waits_until_at)",
 }
 """Sums over the messages of one recipient that wait for one thing."""
+FROM_FILES: Final = "Files vouch for what they have now, back to what they have pruned."
+FROM_LOG: Final = (
+    "The log vouches for what its files had when a shipper looked at them last: all of them at"
+    " {upto} or later. It does not see what was deleted from them by hand after it was shipped."
+)
+FROM_BOTH: Final = (
+    "Files vouch for what they have now, the log for what they may have pruned since. A row that"
+    " the log has and a file lacks, though it cannot have pruned it, was deleted."
+)
 UNLIMITED: Final = 50 * 365 * 86_400_000
 """Milliseconds after which a wait counts as one without a time limit."""
 Rows = list[dict[str, Any]]
@@ -117,7 +126,20 @@ def report_of(sums: Sums, readings: Iterable[Reading], rules: Rules) -> Report:
         lane_totals={name: sum(row[name] for row in sums.lanes) for name in LANE_MARKS},
         examples=sums.examples,
         waits=_waits(sums.waits, rules.now + UNLIMITED),
+        evidence=evidence(read),
     )
+
+
+def evidence(read: Iterable[Reading]) -> str:
+    """Return in sentences what those that were read vouch for: files, files of a log, or both."""
+    reached = sorted(one.upto_at for one in read)
+    if not reached:
+        return ""
+    if reached[0] == ALWAYS:
+        return FROM_FILES
+    if reached[-1] == ALWAYS:
+        return FROM_BOTH
+    return FROM_LOG.format(upto=iso(reached[0]))
 
 
 def _verdicts(pairs: Rows) -> dict[str, int]:

@@ -9,15 +9,15 @@ from onceward.fleet.states import IN_STATES, OUT_STATES, OUTCOMES, spelt
 
 KEY: Final = ("sender", "recipient", "id")
 FACTS: Final[Mapping[str, str]] = {
-    "out_file": "max(CASE WHEN side IN (1, 2) THEN file END)",
+    "out_file": "max(CASE WHEN side IN (1, 2, 8) THEN file END)",
     "out_state": "max(CASE WHEN side = 1 THEN state ELSE 0 END)",
     "out_seq": "max(CASE WHEN side = 1 THEN seq END)",
     "out_dead": "max(CASE WHEN side = 2 THEN state ELSE 0 END)",
-    "created_at": "min(CASE WHEN side <= 2 THEN at END)",
+    "created_at": "min(CASE WHEN side IN (1, 2, 8) THEN at END)",
     "sent_at": "max(sent)",
     "ended_at": "max(ended)",
     "expires_at": "min(expires)",
-    "in_file": "max(CASE WHEN side BETWEEN 3 AND 5 THEN file END)",
+    "in_file": "max(CASE WHEN side IN (3, 4, 5, 9) THEN file END)",
     "in_state": "max(CASE WHEN side = 3 THEN state ELSE 0 END)",
     "in_seq": "min(CASE WHEN side = 3 THEN seq END)",
     "taken": "max(CASE WHEN side = 3 AND state = 6 AND waits IS NULL THEN 1 ELSE 0 END)",
@@ -35,6 +35,8 @@ FACTS: Final[Mapping[str, str]] = {
     "effect_last_at": "max(CASE WHEN side IN (4, 6) AND state = 5 THEN at END)",
     "effect_first_seq": "min(CASE WHEN side IN (4, 6) AND state = 5 THEN seq END)",
     "effect_last_seq": "max(CASE WHEN side IN (4, 6) AND state = 5 THEN seq END)",
+    "logged_out_at": "max(CASE WHEN side = 8 THEN at END)",
+    "logged_in_at": "max(CASE WHEN side = 9 THEN at END)",
 }
 """
 Aggregates over the evidence of one message, beside ``max(lane)``.
@@ -42,9 +44,10 @@ Aggregates over the evidence of one message, beside ``max(lane)``.
 A copy of a file, such as a backup in the same folder, repeats its evidence and adds nothing:
 acceptances differ by their time, effects by the time and sequence of their marks.
 Effects that a restored file has lost (side 6), and what a differing copy has accepted (side 7),
-are compared with what the file itself has.
+are compared with what the file itself has. A row that the log has and that its file must have
+(sides 8 and 9) was deleted there, if the file has no record at all of that side.
 """
-KNOWN: Final = "min(side) <= 5"
+KNOWN: Final = "(min(side) <= 5 OR max(side) >= 8)"
 """A message that only a lost past or a differing copy knows is not judged."""
 OPEN_VERDICTS: Final = ("no_sender_row", "no_recipient_row")
 """Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
@@ -61,12 +64,17 @@ KEPT: Final = "(in_state = 6 AND taken = 0)"
 WAITING: Final = "waits_until_at > {cutoff}"
 """Its handler, or its lane, waits until then; after that moment a worker must have gone on."""
 PROCESSED: Final = "(in_state = 6 OR mark = 5)"
+NONE_OUT: Final = "(out_state = 0 AND out_dead = 0)"
+NONE_IN: Final = "(in_state = 0 AND mark = 0 AND in_dead = 0)"
 # One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
 PROVISIONAL_VERDICT: Final = f"""CASE
 WHEN effect_at > 0 AND effect_first_at < effect_last_at     THEN 'double_processed'
 WHEN effect_at > 0 AND effect_first_seq < effect_last_seq   THEN 'double_processed'
 WHEN received_at > 0 AND received_first_at < received_last_at THEN 'duplicated'
-WHEN out_state = 0 AND out_dead = 0                         THEN 'no_sender_row'
+WHEN {NONE_IN} AND {NONE_OUT} AND (logged_out_at > {{cutoff}} OR logged_in_at > {{cutoff}})
+                                                            THEN 'in_flight'
+WHEN {NONE_IN} AND ({NONE_OUT} OR logged_in_at <= {{cutoff}}) THEN 'no_recipient_row'
+WHEN {NONE_OUT}                                              THEN 'no_sender_row'
 WHEN {KEPT}                                                 THEN 'kept'
 WHEN {PROCESSED} AND effect_at > expires_at                 THEN 'overdue'
 WHEN {PROCESSED} AND out_dead > 0                           THEN 'late'
@@ -108,13 +116,17 @@ WHEN 'no_recipient_row' THEN CASE
     WHEN {MINTED} AND id <= horizon_id                      THEN 'forgotten'
     ELSE 'lost' END
 ELSE verdict END"""
+DELETED: Final = "nothing, deleted"
+"""Said of a side of which the log has a row, and the file none."""
 SENDER_SAYS: Final = (
     "CASE WHEN out_state = 0 AND out_dead > 0 THEN 'dead letter'"
+    f" WHEN {NONE_OUT} AND logged_out_at IS NOT NULL THEN '{DELETED}'"
     f" ELSE {spelt('out_state', OUT_STATES, 'nothing')} END"
 )
 RECIPIENT_SAYS: Final = (
     "CASE WHEN in_dead > 0 THEN 'dead letter'"
     f" WHEN {KEPT} THEN 'kept'"
+    f" WHEN {NONE_IN} AND logged_in_at IS NOT NULL THEN '{DELETED}'"
     " WHEN in_state = 1 AND waits_until_at > 0 THEN 'waiting'"
     f" WHEN in_state > 0 THEN {spelt('in_state', IN_STATES, 'nothing')}"
     f" WHEN mark > 0 THEN {spelt('mark', OUTCOMES, 'nothing')} || ', marked'"

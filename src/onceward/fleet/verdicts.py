@@ -63,7 +63,11 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
     Verdict("orphan", "bad", "it arrived, but its sender's file does not know it"),
     Verdict("duplicated", "bad", "it was accepted more than once, in two files of its recipient"),
     Verdict("double_processed", "bad", "it took effect more than once"),
-    Verdict("lost", "bad", "its sender counts it as done, but its recipient has no trace of it"),
+    Verdict(
+        "lost",
+        "bad",
+        "its sender counts it as done, or a log has it, but its recipient has no trace of it",
+    ),
 )
 """From good to bad; every message gets exactly one."""
 

@@ -84,14 +84,15 @@ def continues(source: Source, present: Present, epoch: Epoch) -> bool:
     return True
 
 
-def goes_on(path: str, epochs: Iterable[Epoch]) -> bool:
-    """Return whether the file at a path continues one of the epochs; an unreadable one does not."""
+def going_on(path: str, epochs: Iterable[Epoch]) -> Present | None:
+    """Return the facts of the file at a path if it continues one of the epochs, and is readable."""
     try:
         with opened(path) as source, snapshot(source):
             present = Present.of(source)
-            return any(continues(source, present, epoch) for epoch in epochs)
+            goes_on = any(continues(source, present, epoch) for epoch in epochs)
+            return present if goes_on else None
     except Unreadable:
-        return False
+        return None
 
 
 def _progress(epoch: Epoch) -> tuple[int, ...]:

@@ -37,6 +37,13 @@ class LoggedFile:
     """One file of the log, by its id, with everything that the log has about it except rows."""
 
     manifest: Manifest
+    level_at: int = 0
+    """When a shipper found the file as its newest manifest has it; 0: not since it was shipped."""
+
+    @property
+    def seen_at(self) -> int:
+        """When a shipper looked at the file last, by its clock: all until then is in the log."""
+        return max(self.manifest.shipped_at, self.level_at)
 
     @property
     def file_id(self) -> str:
@@ -115,7 +122,10 @@ class ShippedLog:
         found = (
             manifests.of_folder(self._objects, each) for each in manifests.folders(self._objects)
         )
-        return tuple(LoggedFile(each) for each in found if each is not None)
+        return tuple(self._of(each) for each in found if each is not None)
+
+    def _of(self, manifest: Manifest) -> LoggedFile:
+        return LoggedFile(manifest, manifests.level_at(self._objects, manifest))
 
     def files(self) -> tuple[LoggedFile, ...]:
         """
@@ -133,7 +143,7 @@ class ShippedLog:
 
     def file(self, file_id: str) -> LoggedFile:
         """Return the log's facts of one file; empty if it was never shipped."""
-        return LoggedFile(manifests.newest(self._objects, file_id))
+        return self._of(manifests.newest(self._objects, file_id))
 
     def batches(
         self,

@@ -28,6 +28,10 @@ RETIRED_FOR: Final = 64
 """Manifests that pass before a segment is removed that compaction has replaced."""
 REMEMBERED: Final = 64
 """Commits that a manifest names, by which a slow process finds out whether its own counts."""
+LEVEL: Final = "level.json"
+"""Name of the object, overwritten each time, that says when a file was found unchanged."""
+LENGTH: Final = 256
+"""Its bytes, always: see ``agreement.LENGTH``."""
 PLAIN_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
@@ -52,6 +56,7 @@ class Segment:
     first_seq: int
     last_seq: int
     day: int
+    """The day on which its first row began; a merged segment has rows of later days, too."""
     bytes: int
     sha256: str
     again: bool = False
@@ -118,6 +123,8 @@ class Manifest:
     recent: tuple[tuple[int, str], ...] = ()
     shipped_at: int = 0
     """When the file was read, by the clock of the machine that shipped."""
+    path: str = ""
+    """Where the file was that was read: an unchanged copy elsewhere says nothing of it."""
 
     @property
     def folder(self) -> str:
@@ -169,6 +176,22 @@ def of_folder(objects: Objects, folder: str) -> Manifest | None:
         except FileNotFoundError:  # it was removed in between: there are newer ones
             names = _numbered(objects.names(f"{folder}/manifests"))
     return None
+
+
+def note_level(objects: Objects, manifest: Manifest, at: int) -> None:
+    """Note that the file was read *at* a moment, and was as its newest manifest has it."""
+    said = {"number": manifest.number, "commit": manifest.commit, "at": at}
+    objects.put(f"{manifest.folder}/{LEVEL}", json.dumps(said).ljust(LENGTH).encode())
+
+
+def level_at(objects: Objects, manifest: Manifest) -> int:
+    """Return when the file was found as this manifest has it; 0: not since, or it is unreadable."""
+    try:
+        said = json.loads(objects.get(f"{manifest.folder}/{LEVEL}"))
+        same = (said["number"], said["commit"]) == (manifest.number, manifest.commit)
+        return int(said["at"]) if same else 0
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def folders(objects: Objects) -> list[str]:

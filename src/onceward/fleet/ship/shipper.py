@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ TRIES: Final = 16
 """Conflicts with other processes after which a file is left for the next time."""
 SETTLED_NS: Final = 2_000_000_000
 """A file that changed less than this ago is examined again: its times may not show a change."""
+LEVEL_S: Final = 900.0
+"""Seconds after which an unchanged file is examined again, to note in the log that it is level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class Shipper:
     ) -> None:
         self._paths, self._pace = paths, pace or Pace()
         self._log = ShippedLog(to, filesystem=filesystem)
-        self._level: dict[str, tuple[object, FileShipped]] = {}
+        self._level: dict[str, tuple[object, FileShipped, float]] = {}
 
     def once(self) -> list[FileShipped]:
         """Ship what changed since the last time; see ``files``."""
@@ -144,7 +147,7 @@ class Shipper:
 
     def _one(self, found: Found) -> FileShipped:
         known = self._level.get(found.path)
-        if known is not None and known[0] == found.mark:
+        if known is not None and known[0] == found.mark and monotonic() - known[2] < LEVEL_S:
             return replace(known[1], rows=0, commits=0)
         before = time.time_ns()
         try:
@@ -155,7 +158,7 @@ class Shipper:
         except OncewardError as error:
             return FileShipped(found.path, error=str(error))
         if before - max(found.mark[2], found.mark[4]) > SETTLED_NS:
-            self._level[found.path] = (found.mark, done)
+            self._level[found.path] = (found.mark, done, monotonic())
         return done
 
 
@@ -184,6 +187,8 @@ def _shipped(source: Source, log: ShippedLog, pace: Pace) -> FileShipped:
     while True:
         reading = _read(source, log, pace.limit)
         if not reading.worth:
+            if reading.base.path == _place(source):
+                manifests.note_level(log.objects, reading.base, reading.at)
             return replace(done, number=reading.base.number, epoch=reading.found.epoch.number)
         written = _commit(source, log.objects, reading)
         if written is None:
@@ -246,11 +251,18 @@ def _commit(source: Source, objects: Objects, reading: _Reading) -> Manifest | N
         epochs=tuple(sorted((*others, epoch), key=lambda each: each.number)),
         segments=(*base.segments, *added),
         shipped_at=reading.at,
+        path=_place(source),
     )
     if manifests.commit(objects, manifest):
+        if not base.number:  # a reader of the log always finds one
+            manifests.note_level(objects, manifest, reading.at)
         return manifest
     _dropped(objects, source.file_id, added)
     return None
+
+
+def _place(source: Source) -> str:
+    return os.path.realpath(source.path)
 
 
 def _dropped(objects: Objects, file_id: str, added: Iterable[Segment]) -> None:

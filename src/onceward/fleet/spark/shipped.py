@@ -60,24 +60,31 @@ class _Reader(DataSourceReader):
         with closing(apsw.Connection("")) as con:  # on disk, for as long as it is open
             con.execute(EMPTY)
             logged.tables(con)
-            if file_id in self._lost:
-                logged.load_lost(con, log, log.file(file_id))
-            else:
-                yield _file(con, log, self._uri, log.file(file_id), self._copies.get(file_id, ()))
+            file, copies = log.file(file_id), self._copies.get(file_id, ())
+            with con:  # one transaction
+                lost = file_id in self._lost
+                said = _lost(con, log, file) if lost else _file(con, log, self._uri, file, copies)
+            yield from said
             rows = con.execute(ALL)
             while some := list(islice(rows, BATCH)):
                 yield _batch(some)
 
 
+def _lost(con: apsw.Connection, log: ShippedLog, file: LoggedFile) -> list[pa.RecordBatch]:
+    """Add what took effect in a file that another one replaced; it has no row of its own."""
+    logged.load_lost(con, log, file)
+    return []
+
+
 def _file(
     con: apsw.Connection, log: ShippedLog, uri: str, file: LoggedFile, copies: Sequence[str]
-) -> pa.RecordBatch:
+) -> list[pa.RecordBatch]:
     """Add the evidence of a file to a workspace; return the file's own row."""
     one = logged.load_file(con, log, uri, file, copies)
     state = 1 + FILE_STATES.index(one.state)
     said = logged.said(file) if one.state == READ else one.detail
     row = file_row(one.path, state=state, said=said)
-    return _batch([tuple(row.get(name) for name in COLUMNS)])
+    return [_batch([tuple(row.get(name) for name in COLUMNS)])]
 
 
 def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:

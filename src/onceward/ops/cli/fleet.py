@@ -125,6 +125,8 @@ def _show(report: Report, how: Reporting, fail_on: FailOn) -> None:
         said = f"\n[{colour}]{sentence(report)}[/]{f' The report: {page}' if page else ''}"
         if report.stuck:
             said += f"\n[yellow]{stuck_text(report)}[/]"
+        if report.evidence:
+            said += f"\n[dim]{report.evidence}[/]"
         Console(highlight=False).print(said, soft_wrap=True)
 
 
