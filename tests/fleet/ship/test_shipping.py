@@ -19,6 +19,7 @@ from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.changes import Limit
 from onceward.fleet.ship.objects import LocalObjects
 from onceward.fleet.ship.shipper import Shipper
+from onceward.fleet.ship.tables import TABLES
 from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
@@ -193,6 +194,22 @@ def test_many_small_segments_are_folded(world: World, pair: Pair, log: str) -> N
 
     file = ship.ShippedLog(log).file(id_of(alice.file.path))
     assert len([each for each in file.segments if each.table == "outbox"]) <= 17
+    assert [] == level(log, _paths(world))
+
+
+def test_days_of_few_messages_share_a_segment(world: World, pair: Pair, log: str) -> None:
+    """After a month of nights a table has few segments, and the same rows."""
+    alice, bob = pair()
+    for _ in range(30):
+        alice.send("bob", {"wish": "fine"}, type="do")
+        world.run(alice, bob)
+        ship.files([str(world.folder)], log)
+        world.clock.advance(86_400)
+
+    file = ship.ShippedLog(log).file(id_of(bob.file.path))
+    tables = {table: [each for each in file.segments if each.table == table] for table in TABLES}
+    assert {True} == {len(found) <= compaction.FEW for found in tables.values()}
+    assert 30 == sum(each.rows for each in tables["processed"])
     assert [] == level(log, _paths(world))
 
 

@@ -18,6 +18,8 @@ from onceward.fleet.ship.tables import Kind, Row, Shape
 
 BUCKETS: Final = 16
 """Partitions of a day by the hash of the agent's name."""
+SMALL: Final = 1024 * 1024
+"""Bytes up to which a table is not packed with zstd: that saves nothing, and reading it doubles."""
 EPOCH_DAY: Final = date(1970, 1, 1)
 TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.string(),
@@ -83,7 +85,7 @@ class Writer:
     def table(self, name: str, table: pa.Table, *, day: int, again: bool) -> Segment:
         """Write one segment; its name is new each time, so nothing is overwritten."""
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
+        pq.write_table(table, sink, compression="zstd" if table.nbytes > SMALL else "snappy")
         data = sink.getvalue().to_pybytes()
         path = (
             f"data/{name}/day={EPOCH_DAY + timedelta(days=day)}/agents={bucket_of(self._agent):02d}"
@@ -126,8 +128,9 @@ def read(objects: Objects, segment: Segment, columns: Sequence[str] | None = Non
     if hashlib.sha256(data).hexdigest() != segment.sha256:
         raise LogDamaged(f"{segment.path} was altered: restore it from a copy of the log")
     file = pq.ParquetFile(pa.BufferReader(data))
-    there = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-    return file.read(columns=there)
+    names = file.schema_arrow.names
+    there = None if columns is None else [column for column in columns if column in names]
+    return file.read(columns=there, use_threads=False)
 
 
 def plain(column: pa.Array | pa.ChunkedArray) -> list[object]:

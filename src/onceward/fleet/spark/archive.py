@@ -16,7 +16,7 @@ from onceward.fleet.evidence import number_of
 from onceward.fleet.ship import LoggedFile, ShippedLog
 from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.log import NoLog
-from onceward.fleet.ship.tables import Kind, standard
+from onceward.fleet.ship.tables import DAY_MS, LAST_DAY, TABLES, Kind, standard
 from onceward.fleet.spark.compaction import FOLDED, folded
 from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.spark.shipped import FORMAT, Shipped
@@ -32,6 +32,11 @@ SPARK_TYPES: Final[dict[Kind, str]] = {
 OWN: Final = (
     "_file_id string, _agent string, _epoch bigint, _number bigint, _gone boolean, _digest string"
 )
+DAY: Final = (
+    f"date_from_unix_date(if(unix_millis({{began}}) div {DAY_MS} between 0 and {LAST_DAY},"
+    f" cast(unix_millis({{began}}) div {DAY_MS} as int), 0))"
+)
+"""The day on which a row began, as ``tables.day_of`` has it."""
 PAST: Final = "_file_id string, _epoch bigint, _reach bigint"
 """The abandoned epochs, and up to where the living ones have their rows."""
 ABANDONED: Final = "_reach IS NOT NULL AND (seq > _reach OR (_there AND _same IS NULL))"
@@ -53,15 +58,15 @@ def read(spark: SparkSession, uri: str, table: str) -> DataFrame:
 
     """
     log = ShippedLog(uri)
-    base = _hadoop(uri)
+    base, began = _hadoop(uri), TABLES[table].began
     found = [each for file in log.files() for each in file.segments if each.table == table]
     own = ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in standard()[table].items())
     empty = spark.createDataFrame([], f"{OWN}, {own}, day date, _abandoned boolean")
     if not found:
         return empty
     paths = [f"{base}/{each.path}" for each in found]
-    options = {"mergeSchema": "true", "basePath": f"{base}/data/{table}"}
-    rows = spark.read.options(**options).parquet(*paths).drop("agents")
+    rows = spark.read.option("mergeSchema", "true").parquet(*paths)
+    rows = rows.withColumn("day", expr(DAY.format(began=began)))
     if any(each.again for each in found):
         newest = Window.partitionBy(*ROW).orderBy(col("_number").desc())
         rows = rows.withColumn("_rank", row_number().over(newest)).where("_rank = 1").drop("_rank")
@@ -137,7 +142,7 @@ def _read(beside: Fleet | None, apart: Collection[str]) -> list[Reading]:
 
 def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
     """
-    Merge each file's objects of a day until *few* small ones are left; return a row per file.
+    Merge the objects of each table until *few* small ones are left; return a row per file.
 
     Columns: ``file_id``, ``objects_before``, ``objects_after``. Executors fold, with pyarrow, in
     the log itself: it stays what ``onceward ship`` fills, and rows stay as they are. Shippers and
@@ -149,7 +154,7 @@ def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
 
     """
     if few < 1:
-        raise InvalidArgument(f"few is {few}: give at least 1, the objects to leave per day")
+        raise InvalidArgument(f"few is {few}: give at least 1, the objects to leave per table")
     place = absolute(uri)
     folders = manifests.folders(ShippedLog(place).objects)
     if not folders:
