@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,11 @@ from onceward.fleet import columns, opening, spark
 from onceward.fleet.spark import options, sink
 
 SOURCE = Path(spark.__file__)
+LISTED = re.compile(
+    r'(?P<before>\A""".+?^Below are options.+?\n)(?P<old>.*?)(?P<after>""")',
+    re.DOTALL | re.MULTILINE,
+)
+"""The part of the package's docstring that is generated."""
 OWN = {
     "_db": "path of the file",
     "_agent": "the agent whose file it is",
@@ -159,6 +166,23 @@ def fleet_page(meanings: dict[str, dict[str, str]]) -> str:
         "## Tables",
         *(_table(name, found, meanings) for name, found in columns.tables().items()),
     )
+
+
+def listed() -> str:
+    """Return the package's source, in whose docstring ``pydoc`` finds options and tables."""
+    source = SOURCE.read_text(encoding="utf-8")
+    lists = {
+        "Options of reading": [options.spelt(each.name) for each in fields(options.Options)],
+        "Options of writing": list(sink.WRITING),
+        "Columns that are written": list(sink.COLUMNS),
+        **{f"Table {name}": list(found.columns) for name, found in columns.tables().items()},
+    }
+    text = "".join(_wrapped(title, words) for title, words in lists.items())
+    return LISTED.sub(lambda found: f"{found['before']}{text}{found['after']}", source, count=1)
+
+
+def _wrapped(title: str, words: list[str]) -> str:
+    return f"\n{title}:\n" + textwrap.indent(textwrap.fill(", ".join(words), 92), "    ") + "\n"
 
 
 def _functions() -> list[str]:

@@ -4,7 +4,7 @@ Write what comes from the code: drawings and schemas of the repository, and page
     python3 docs/site/generate.py
 
 writes the files that are committed; a test compares them. The reference pages of the site are made
-by ``build.py`` at each build, and not committed.
+by ``build.py`` at each build, and not committed: short ones stand in their place (``stubs``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import path
 import readers
 import shapes
 import statechart
+import stubs
 import timeline
 from pieces import code, flow, page, table
 
@@ -57,7 +58,9 @@ def pages() -> dict[str, str]:
         "docs/how-to/which-way-to-receive.svg": decision.draw(),
         "schema/frame.schema.json": shapes.frame_schema(),
         "schema/wire.schema.json": shapes.wire_schema(),
+        "src/onceward/fleet/spark/__init__.py": fleets.listed(),
         "tests/checklist/README.md": checklist_page(),
+        **stubs.pages(),
     }
 
 

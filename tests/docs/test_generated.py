@@ -2,7 +2,10 @@
 
 import importlib
 import json
+import pydoc
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast, get_args
@@ -14,11 +17,14 @@ from pydantic import ValidationError
 import onceward
 import onceward.types
 from onceward import Postbox, Settings
+from onceward.fleet import columns
 from onceward.message import vocabulary
 from onceward.message.parcel import Durability, ReceiptState
 from onceward.transports import Frame
 
 ROOT = Path(__file__).parents[2]
+MOST_LINES = 60
+"""Lines of a short page that stands in place of a generated one."""
 
 
 class Classes(Protocol):
@@ -35,6 +41,7 @@ class Generator(Protocol):
     """The part of ``docs/site/generate.py`` that is used here."""
 
     classes: Classes
+    stubs: Any
 
     def pages(self) -> dict[str, str]:
         """Return every generated file of the repository by its path in it."""
@@ -92,8 +99,76 @@ def test_no_reference_page_of_the_site_is_committed(reference: dict[str, str]) -
     assert [] == [
         name
         for name, text in there.items()
-        if len(text.splitlines()) > 12 or "](../../s" not in text or reference[name] == text
+        if len(text.splitlines()) > MOST_LINES or "](../../s" not in text or reference[name] == text
     ]
+
+
+def test_the_command_of_a_short_page_prints_the_whole(generator: Generator) -> None:
+    """All that the page names is printed from the code; ``api.md`` gives an example for a name."""
+    found = {name: stub for name, stub in generator.stubs.stubs().items() if name != "api.md"}
+    lacking = {
+        name: {word for words in stub.names.values() for word in map(_first, words)}
+        - set(re.findall(r"[\w.-]+", _printed(stub.command)))
+        for name, stub in found.items()
+    }
+
+    assert [] == [(name, words) for name, words in lacking.items() if words]
+
+
+def test_pydoc_finds_every_public_name(generator: Generator) -> None:
+    """The command of ``api.md`` is an example that holds for each of its names."""
+    names = [name for found in generator.stubs.stubs()["api.md"].names.values() for name in found]
+
+    assert [] == [
+        name
+        for name in names
+        if pydoc.locate(f"onceward.{name}") is None
+        and pydoc.locate(f"onceward.types.{name}") is None
+    ]
+
+
+def _first(name: str) -> str:
+    """Return the name, or the noun of a command: each noun has a help of its own."""
+    return name.partition(" ")[0]
+
+
+def test_a_short_page_names_what_its_files_define(generator: Generator) -> None:
+    """A name is beside the file in which a reader finds it."""
+    package = Path(onceward.__file__).parent
+    lost = [
+        (path, name)
+        for page, stub in generator.stubs.stubs().items()
+        if page != "cli.md"
+        for path, names in stub.names.items()
+        for name in names
+        if name.rpartition(".")[2] not in (package / path).read_text(encoding="utf-8")
+    ]
+
+    assert [] == lost
+
+
+def _printed(command: str) -> str:
+    """Return what a command of a short page prints; this Python runs it."""
+    words = command.replace("onceward --help", "python3 -m onceward --help").split()
+    return subprocess.run(
+        [sys.executable, *words[1:]], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_pydoc_lists_every_table_of_spark() -> None:
+    """With its columns, and every option: no site need be built."""
+    text = pydoc.plain(pydoc.render_doc("onceward.fleet.spark"))
+    listed = {
+        name: all(column in _section(text, name) for column in table.columns)
+        for name, table in columns.tables().items()
+    }
+
+    assert dict.fromkeys(columns.tables(), True) == listed
+    assert "maxRowsPerTrigger" in text
+
+
+def _section(text: str, table: str) -> str:
+    return text.partition(f"Table {table}:\n")[2].partition("\n\n")[0]
 
 
 def test_every_arrow_of_the_architecture_joins_two_boxes(pages: dict[str, str]) -> None:
