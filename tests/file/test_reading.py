@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from threading import Event, Thread
 
 import apsw
@@ -136,3 +137,20 @@ def test_an_interrupted_read_leaves_the_turn_to_the_next_writer(opened: Open) ->
 
         assert [(nth,)] == box._db.read(COUNT), hit
     assert nth > 5
+
+
+def test_an_interrupted_query_leaves_no_old_snapshot(opened: Open) -> None:
+    """The next one sees later commits, although the interrupt, as in a debugger, is kept."""
+    box, kept = opened(), list[BaseException]()
+    for nth in count(1):
+        with interrupted(nth, KeyboardInterrupt, when=lambda: True, rooms=ROOMS) as hit:
+            try:
+                box.query(COUNT)
+            except KeyboardInterrupt as error:
+                kept.append(error)
+        if not hit:
+            break
+        box.send("b", nth)
+        assert (hit, [(nth,)]) == (hit, box.query(COUNT))
+
+    assert len(kept) > 5

@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.handle.message import InboxConsumer, Message, OneMessage
+from onceward.core.handle.message import InboxConsumer, Message, OneMessage, Taken
 from onceward.core.rows import lanes, sent
+from onceward.core.rows.inbox import LeasedMessage
 from onceward.core.run.engine_loop import until_found
 from onceward.core.send import requests
 from onceward.core.send.block import Transaction
@@ -312,7 +313,13 @@ class Session:
         search: str | OneMessage | None = self._received
         if message_id is not None:
             search = OneMessage(plain_text("message_id", message_id))
-        return self._await(partial(self._consumer.take, type, search), timeout)
+        taken = Taken[LeasedMessage]()
+        try:
+            found = self._await(partial(self._consumer.take, type, search, taken), timeout)
+        except BaseException:
+            self._consumer.give_back(taken)
+            raise
+        return found
 
     def messages(
         self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
@@ -322,9 +329,16 @@ class Session:
 
         Ends when none came for *timeout* seconds (None: never).
         """
-        while (
-            message := self._await(partial(self._consumer.take, type, self._received), timeout)
-        ) is not None:
+        while True:
+            taken = Taken[LeasedMessage]()
+            look = partial(self._consumer.take, type, self._received, taken)
+            try:
+                message = self._await(look, timeout)
+                if message is None:
+                    return
+            except BaseException:
+                self._consumer.give_back(taken)
+                raise
             yield message
 
     def _await(self, look: Callable[[], T | None], timeout: Span | None) -> T | None:

@@ -69,6 +69,10 @@ class ReaderPool:
             if self._closed:
                 raise StoreClosed(CLOSED) from error
             raise
+        except BaseException:
+            if reader.con is not None and reader.con.txn_state():
+                reader.generation = -1  # a statement is open: the next would read its snapshot
+            raise
         finally:
             self._give_back(reader)
 

@@ -427,8 +427,8 @@ class Leases(Protocol[L, S_contra]):
     at_most_once: bool
     """Whether a message is acknowledged before its reader gets it."""
 
-    def claim(self, wanted: Any, search: S_contra) -> Sequence[L]:
-        """Lease the next messages that *search* selects; empty if there are none."""
+    def claim(self, wanted: Any, search: S_contra, taken: Taken[L]) -> Sequence[L]:
+        """Lease the next messages that *search* selects, and keep them in *taken*; maybe none."""
         ...
 
     def problem(self, leased: L) -> Settlement | None:
@@ -451,6 +451,30 @@ class Leases(Protocol[L, S_contra]):
 UNREAD: Final = "its reader was cancelled before it got the message"
 
 
+class Taken(Generic[L]):
+    """
+    The leases of one call for a caller that may never get them.
+
+    They are kept with the commit, which may be known to no one else: a signal's exception can come
+    between any two instructions.
+    """
+
+    __slots__ = ("leases",)
+
+    def __init__(self) -> None:
+        self.leases: Sequence[L] = ()
+
+    def keep(self, tx: StoreTransaction, leases: Sequence[L]) -> Sequence[L]:
+        """Remember leases once the transaction is committed; return them."""
+        if leases:
+            tx.wake(partial(setattr, self, "leases", leases))  # also if an interrupt is deferred
+        return leases
+
+    def keep_one(self, tx: StoreTransaction, lease: L | None) -> Sequence[L]:
+        """Remember a lease once the transaction is committed; return it, if there is one."""
+        return self.keep(tx, () if lease is None else (lease,))
+
+
 class Consumer(Generic[L, S]):
     """The readers' side of one source: an inbox, a channel or a mailbox."""
 
@@ -462,18 +486,24 @@ class Consumer(Generic[L, S]):
 
     # -- leasing ----------------------------------------------------------------------------
 
-    def take(self, wanted: Any, search: S) -> Message[Any] | None:
+    def take(self, wanted: Any, search: S, taken: Taken[L]) -> Message[Any] | None:
         """Lease the next readable message and return it; None if there is none."""
-        found = self.take_many(wanted, search)
+        found = self.take_many(wanted, search, taken)
         return found[0] if found else None
 
-    def take_many(self, wanted: Any, search: S) -> list[Message[Any]]:
+    def give_back(self, taken: Taken[L]) -> None:
+        """Put back what a call has leased that an exception ended, as if it had not been leased."""
+        for leased in taken.leases:
+            with suppress(OncewardError):  # settled; or the file failed, and the lease runs out
+                self.put_back(leased)
+
+    def take_many(self, wanted: Any, search: S, taken: Taken[L]) -> list[Message[Any]]:
         """
         Lease the next messages and return the readable ones; empty if there are none.
 
         A message that can never be read as *wanted* becomes a dead letter, and an expired one ends.
         """
-        while claimed := self._leases.claim(wanted, search):
+        while claimed := self._leases.claim(wanted, search, taken):
             opened = [self._open(leased, wanted) for leased in claimed]
             if messages := [message for message in opened if message is not None]:
                 return messages
@@ -674,10 +704,12 @@ class InboxLeases(LaneLeases):
         self._arrivals = 0
         """Those of this process that were known at the last look."""
 
-    def claim(self, wanted: Any, search: str | OneMessage | None) -> Sequence[LeasedMessage]:
+    def claim(
+        self, wanted: Any, search: str | OneMessage | None, taken: Taken[LeasedMessage]
+    ) -> Sequence[LeasedMessage]:
         """Lease the next message of the types that *wanted* names, or the one of an id."""
         if isinstance(search, OneMessage):
-            return self._claim_one(search.id)
+            return self._claim_one(search.id, taken)
         types = type_names(wanted)
         if disabled_by_environment() or not (self._has_arrival() or self._is_due()):
             return ()
@@ -685,13 +717,13 @@ class InboxLeases(LaneLeases):
         request = ClaimRequest(messages=1, lanes=-1 if types else 8, session=search, types=types)
         with self._db.outside_handler():
             # A claim that a power cut undoes is repeated: it has no consequences.
-            claimed = self._db.write(
-                lambda tx: inbox.claim(
-                    tx, request, owner=self._owner, until=tx.now + self._lease_for
-                ),
-                synced=False,
-            )
-        return claimed[0] if claimed else ()
+            return self._db.write(partial(self._claim, request=request, taken=taken), synced=False)
+
+    def _claim(
+        self, tx: StoreTransaction, request: ClaimRequest, taken: Taken[LeasedMessage]
+    ) -> Sequence[LeasedMessage]:
+        claimed = inbox.claim(tx, request, owner=self._owner, until=tx.now + self._lease_for)
+        return taken.keep(tx, claimed[0] if claimed else ())
 
     def _has_arrival(self) -> bool:
         """Return whether this process has stored messages since the last call."""
@@ -704,7 +736,7 @@ class InboxLeases(LaneLeases):
         due = ready or (due_at is not None and due_at <= self._db.now())
         return paused_at is None and bool(due or self._db.in_flight.dead())
 
-    def _claim_one(self, message_id: str) -> Sequence[LeasedMessage]:
+    def _claim_one(self, message_id: str, taken: Taken[LeasedMessage]) -> Sequence[LeasedMessage]:
         """Lease a waiting message, even after others of its lane."""
         seq = inbox.find_received(self._db.read, message_id)
         paused = lanes.agenda(self._db.read).paused_at is not None
@@ -712,12 +744,14 @@ class InboxLeases(LaneLeases):
             return ()
         self.enter()
         with self._db.outside_handler():
-            found = self._db.write(
-                lambda tx: inbox.claim_one(
-                    tx, seq, owner=self._owner, lease_for=lambda _: self._lease_for
+            return self._db.write(
+                lambda tx: taken.keep_one(
+                    tx,
+                    inbox.claim_one(
+                        tx, seq, owner=self._owner, lease_for=lambda _: self._lease_for
+                    ),
                 )
             )
-        return () if found is None else (found,)
 
 
 InboxConsumer = Consumer[LeasedMessage, str | OneMessage | None]

@@ -14,6 +14,7 @@ from onceward.core.handle.message import (
     LaneLeases,
     Message,
     ReceivedMessage,
+    Taken,
 )
 from onceward.core.rows import inbox, lanes
 from onceward.core.rows.inbox import LeasedMessage
@@ -26,6 +27,7 @@ from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
+from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checks_arguments
 from onceward.message.body import Body
 from onceward.message.clock import Millis
@@ -58,21 +60,28 @@ class ChannelLeases(LaneLeases):
         self._channel = channel
         self.at_most_once = channel.config.delivery == "at_most_once"
 
-    def claim(self, wanted: Any, search: tuple[str, ...]) -> Sequence[LeasedMessage]:  # noqa: ARG002 - it has no types
+    def claim(
+        self,
+        wanted: Any,  # noqa: ARG002 - it has no types
+        search: tuple[str, ...],
+        taken: Taken[LeasedMessage],
+    ) -> Sequence[LeasedMessage]:
         """Lease the next message whose topic matches."""
         if disabled_by_environment() or lanes.agenda(self._db.read).paused_at is not None:
             return ()
         self.enter()
         while (seq := self._find(search)) is not None:
             with self._db.outside_handler():
-                leased = self._db.write(
-                    lambda tx, seq=seq: inbox.claim_one(  # type: ignore[misc]
-                        tx, seq, owner=self._owner, lease_for=self.time_for
-                    )
-                )
-            if leased is not None:
-                return (leased,)
+                leased = self._db.write(partial(self._claim, seq=seq, taken=taken))
+            if leased:
+                return leased
         return ()
+
+    def _claim(
+        self, tx: StoreTransaction, seq: int, taken: Taken[LeasedMessage]
+    ) -> Sequence[LeasedMessage]:
+        found = inbox.claim_one(tx, seq, owner=self._owner, lease_for=self.time_for)
+        return taken.keep_one(tx, found)
 
     def _find(self, patterns: tuple[str, ...]) -> int | None:
         fits = partial(matches_any, patterns or None)
@@ -403,10 +412,25 @@ class Channel:
             TopicError: no message can ever match; ChannelRefused: it is closed; NotParticipant.
 
         """
+        taken = Taken[LeasedMessage]()
+        try:
+            found = self._receive(type, timeout, topics, taken)
+        except BaseException:
+            self._own_consumer.give_back(taken)
+            raise
+        return found
+
+    def _receive(
+        self,
+        type: TypeForm[Body] | str | None,
+        timeout: Span,
+        topics: Topics,
+        taken: Taken[LeasedMessage],
+    ) -> Message[Body] | None:
         patterns = self._readable(topics)
         return until_found(
             self._db,
-            lambda: self._own_consumer.take(type, patterns),
+            lambda: self._own_consumer.take(type, patterns, taken),
             timeout,
             poll=self._consumer.deps.settings.poll_interval,
             due=lambda left: lanes.next_wakeup(self._db, left),
@@ -420,11 +444,17 @@ class Channel:
 
         Ends when none arrived for *timeout* seconds (None: never).
         """
-        while (
-            message := self.receive(type, 3600.0 if timeout is None else timeout)
-        ) is not None or timeout is None:
+        while True:
+            taken = Taken[LeasedMessage]()
+            try:
+                message = self._receive(type, 3600.0 if timeout is None else timeout, None, taken)
+            except BaseException:
+                self._own_consumer.give_back(taken)
+                raise
             if message is not None:
                 yield message
+            elif timeout is not None:
+                return
 
     def _readable(self, topics: Topics) -> tuple[str, ...]:
         info = self.info()

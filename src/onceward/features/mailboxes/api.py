@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.handle.message import Consumer, Message, type_names
+from onceward.core.handle.message import Consumer, Message, Taken, type_names
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.block import BlockOpener, Transaction
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
@@ -21,7 +21,13 @@ from onceward.features.mailboxes.mailbox_leases import (
     MailboxLeases,
     MailboxReader,
 )
-from onceward.features.mailboxes.mailbox_readers import EARLIEST, RANKS, MailboxRef, Start
+from onceward.features.mailboxes.mailbox_readers import (
+    EARLIEST,
+    RANKS,
+    MailboxLease,
+    MailboxRef,
+    Start,
+)
 from onceward.features.mailboxes.mailboxes import (
     Claim,
     CursorRead,
@@ -264,8 +270,22 @@ class Mailbox(MailboxFields):
         default the setting of that name) goes to the next member, and settling it here then raises
         LeaseLost. *start* applies to a new group.
         """
-        claim = self._claim(group, limit, lease, start)
-        return self._wait(lambda: self._consumer.take_many(type, claim), timeout) or []
+        claim, taken = self._claim(group, limit, lease, start), Taken[MailboxLease]()
+        try:
+            found = self._lease(type, claim, timeout, taken)
+        except BaseException:
+            self._consumer.give_back(taken)
+            raise
+        return found
+
+    def _lease(
+        self,
+        type: TypeForm[Body] | str | None,
+        claim: Claim,
+        timeout: Span | None,
+        taken: Taken[MailboxLease],
+    ) -> list[Message[Body]]:
+        return self._wait(lambda: self._consumer.take_many(type, claim, taken), timeout) or []
 
     def receive(
         self,
@@ -280,7 +300,12 @@ class Mailbox(MailboxFields):
 
         Waits up to *timeout* seconds (None: forever); see ``lease``.
         """
-        found = self.lease(group, type, timeout=timeout, start=start)
+        claim, taken = self._claim(group, 1, None, start), Taken[MailboxLease]()
+        try:
+            found = self._lease(type, claim, timeout, taken)
+        except BaseException:
+            self._consumer.give_back(taken)
+            raise
         return found[0] if found else None
 
     def reset(self, reader: str, start: Where = EARLIEST, *, mode: ReaderMode = "cursor") -> None:
@@ -339,8 +364,13 @@ class Mailbox(MailboxFields):
         claim = self._claim(group, limit, None, start)
         leases = ExactlyOnceLeases(self._deps, self._reader, claim.group)
         consumer: MailboxConsumer = Consumer(self._deps, leases)
-        held = self._wait(lambda: consumer.take_many(type, claim), timeout)
-        return sum(self._handle(message, handler) for message in held or [])
+        taken = Taken[MailboxLease]()
+        try:
+            held = self._wait(lambda: consumer.take_many(type, claim, taken), timeout)
+            return sum(self._handle(message, handler) for message in held or [])
+        except BaseException:  # those that were not handled
+            consumer.give_back(taken)
+            raise
 
     def _handle(self, message: Message[Any], handler: Handler) -> bool:
         """Run a handler and settle its message; a lost lease rolls back the handler's writes."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from onceward.core.handle.message import Consumer, never_settled
+from onceward.core.handle.message import Consumer, Taken, never_settled
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import NoMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
@@ -116,12 +116,19 @@ class MailboxLeases:
     def __init__(self, deps: RuntimeDeps, reader: MailboxReader) -> None:
         self._db, self._reader, self.policy = deps.db, reader, deps.policy
 
-    def claim(self, wanted: Any, search: Claim) -> Sequence[MailboxLease]:  # noqa: ARG002 - it has no types
+    def claim(
+        self,
+        wanted: Any,  # noqa: ARG002 - it has no types
+        search: Claim,
+        taken: Taken[MailboxLease],
+    ) -> Sequence[MailboxLease]:
         """Lease the next messages of the group."""
         if self._reader.closed or not self._reader.has_work("lease", search.group):
             return ()
         with self._db.outside_handler():
-            return self._db.write(lambda tx: mailboxes.lease(tx, self._reader.mailbox, search))
+            return self._db.write(
+                lambda tx: taken.keep(tx, mailboxes.lease(tx, self._reader.mailbox, search))
+            )
 
     def problem(self, leased: MailboxLease) -> Settlement | None:
         """Return the settlement of a damaged or exhausted message; None for others."""
