@@ -1,6 +1,7 @@
 """As separate processes: a signal ends work and relay gracefully, with the shell's exit codes."""
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from tests.waiting import until
 
 from onceward import Postbox
 
+TEXT_LINE = re.compile(r"^[\d-]+ [\d:,]+ (?:INFO|WARNING|ERROR) (handler failed|\S+)")
 APP = """
 from onceward import Agent
 
@@ -25,7 +27,7 @@ def hello(body: dict) -> dict:
 
 STUCK = """
 import asyncio, pathlib, time
-from onceward import Agent, Context
+from onceward import Agent, Context, Retry
 
 stuck = Agent("stuck")
 
@@ -47,6 +49,14 @@ async def coroutine(body: str) -> None:
 @stuck.on("fails")
 def fails(body: str) -> None:
     raise LookupError("no such customer, token=tok_live")
+
+@stuck.on("later", attempts=2)
+def later(body: str) -> None:
+    raise Retry("HTTP 503", after=0)
+
+@stuck.on("twice", attempts=2)
+def twice(body: str) -> None:
+    raise KeyError(body)
 """
 
 
@@ -143,6 +153,31 @@ def test_a_failing_handler_is_logged_with_one_traceback(home: Path, style: str) 
         first, later, *_ = [each for each in lines if each["event"] == "handler failed"]
         assert "LookupError: no such customer, token=•••" == first["error"] == later["error"]
         assert (1, True, False) == (first["attempt"], "exception" in first, "exception" in later)
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_each_retry_and_each_dead_letter_has_one_line(home: Path, style: str) -> None:
+    """All lines have one form; a call that failed is not told again as a retry."""
+    (home / "app.py").write_text(STUCK, encoding="utf-8")
+    with start("work", "stuck.db", "app:stuck", f"--log-format={style}", cwd=home) as child:
+        with Postbox(home / "stuck.db", start=False) as box:
+            ids = [box.session(each).send("stuck", each, type=each) for each in ("later", "twice")]
+            until(lambda: len(box.dead_letters.list()) == len(ids))
+        _, err = child.stop()
+
+    lines = [
+        line for line in err.splitlines() if not line.startswith(("Traceback", " ", "KeyError"))
+    ]
+    told = [[event_of(line, style) for line in lines if each in line] for each in ids]
+    assert [["retry", "dead"], ["handler failed", "handler failed", "dead"]] == told
+    assert "" not in {event_of(line, style) for line in lines}
+
+
+def event_of(line: str, style: str) -> str:
+    """Return the event of a line, or nothing if it has another form."""
+    if style == "json":
+        return str(json.loads(line)["event"])
+    return "".join(TEXT_LINE.findall(line))
 
 
 def attempts(box: Postbox) -> int:

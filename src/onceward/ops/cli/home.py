@@ -19,8 +19,9 @@ from onceward.message.names import DIRECTORY
 from onceward.ops.cli.exit_codes import SIGNAL, NothingThere, Usage
 from onceward.ops.cli.listener_mark import ListenerMark
 from onceward.ops.cli.listening import LISTENING, Listening, is_http
+from onceward.ops.cli.logs import LOGGING, Logging, announce
 from onceward.ops.cli.measuring import MEASURING, Measuring, Watch
-from onceward.ops.cli.output import document, note
+from onceward.ops.cli.output import document
 from onceward.ops.cli.serve import tell
 from onceward.ops.cli.shipping import Shipping
 from onceward.ops.cli.signals import stops
@@ -44,6 +45,7 @@ def serve(
     listening: Listening = LISTENING,
     measuring: Measuring = MEASURING,
     shipping: Shipping = SHIPPING,
+    logging: Logging = LOGGING,
     answer: Answer = ANSWER,
 ) -> int:
     """
@@ -67,6 +69,7 @@ def serve(
         raise Usage("no address to listen at: give --listen https://HOST:PORT")
     told: SimpleQueue[int] = SimpleQueue()
     with ExitStack() as stack:
+        stack.enter_context(logging.written())
         stack.enter_context(shipping.running(folder))
         open_files = stack.enter_context(_HomeFiles(folder, listening, listeners))
         boxes = open_files.look()
@@ -81,10 +84,10 @@ def serve(
         for mark in marks:
             stack.callback(mark.remove)
         names = ", ".join(box.agent for box in boxes)
-        note(f"serving {names}{_where(listening, listeners)}; interrupt to stop")
+        announce(f"serving {names}{_where(listening, listeners)}; interrupt to stop")
         number = _next_signal(told, open_files, watch, marks)
         name = signal.Signals(number).name
-        note(f"{name}, stopping")
+        announce(f"{name}, stopping")
         agents = sorted(box.agent for box in open_files.boxes.values())
     if answer.json:
         url = listeners[0].url if listeners else None
@@ -121,7 +124,7 @@ def _next_signal(
         except Empty:
             for box in files.look():
                 watch(box)
-                note(f"also serving {box.agent}")
+                announce(f"also serving {box.agent}")
     raise AssertionError  # count() has no end
 
 
@@ -164,7 +167,7 @@ class _HomeFiles:
         paths = {self._folder / name for name in names if name.endswith(".db")}
         paths.discard(self._folder / DIRECTORY)
         for path in self.boxes.keys() - paths:
-            note(f"{path} is gone: its agent is no longer served")
+            announce(f"{path} is gone: its agent is no longer served")
             self.boxes.pop(path).close()
         found = [self._opened(path) for path in sorted(paths - self.boxes.keys())]
         return [box for box in found if box is not None]
@@ -185,5 +188,5 @@ class _HomeFiles:
     def _tell(self, path: Path, why: str) -> None:
         """Print a reason for a path once."""
         if self._told.get(path) != why:
-            note(f"{path} {why}")
+            announce(f"{path} {why}")
         self._told[path] = why

@@ -13,17 +13,21 @@ from typing import Any, Final
 from onceward import Postbox
 from onceward.events import EVENTS
 from onceward.message.clock import iso
-from onceward.message.events import Event
+from onceward.message.events import Event, Failed, Retried
+from onceward.message.log import log
 from onceward.ops.cli.exit_codes import DONE, SIGNAL
-from onceward.ops.cli.logs import SECRETS
-from onceward.ops.cli.output import document, note
+from onceward.ops.cli.logs import announce, is_written
+from onceward.ops.cli.output import document
 from onceward.ops.cli.signals import first, stops
 from onceward.ops.cli.target import Answer
 
 FAILED: Final = {"dead", "failed", "rejected", "delivery_failed", "retry", "weak_receipt"}
 PEERS: Final = {"breaker_opened", "breaker_closed", "stream_forked", "peer_rolled_back"}
-TROUBLE: Final = frozenset(FAILED | PEERS)
-"""Events that are printed; stats and ls show the rest."""
+TROUBLE: Final = frozenset(FAILED | PEERS | {"wal_deleted"})
+"""Events that are logged; stats and ls show the rest."""
+ENDS: Final = {"dead", "failed", "rejected"}
+ACT: Final = frozenset(ENDS | {"stream_forked", "peer_rolled_back", "wal_deleted"})
+"""Those that need an action."""
 COLLECT_AFTER: Final = (10_000, 20, 20)
 """Thresholds of the cyclic garbage collector; Python's defaults cost a busy worker 5 to 8 %."""
 
@@ -33,10 +37,10 @@ def serve(box: Postbox, answer: Answer) -> int:
     told: SimpleQueue[int] = SimpleQueue()
     _tell_trouble(box)
     with stops(told), rare_collections():
-        note(f"{box.agent}: running on {box.file.path}; interrupt to stop")
+        announce(f"{box.agent}: running on {box.file.path}; interrupt to stop")
         number = first(told)
     name = signal.Signals(number).name
-    note(f"{box.agent}: {name}, stopping")
+    announce(f"{box.agent}: {name}, stopping")
     box.close()
     if answer.json:
         document(_told(box, None, name))
@@ -51,12 +55,12 @@ def once(box: Postbox, answer: Answer) -> int:
     if answer.json:
         document(_told(box, moved, None))
     else:
-        note(f"{box.agent}: {moved} moved")
+        announce(f"{box.agent}: {moved} moved")
     return DONE
 
 
 def _tell_trouble(box: Postbox) -> None:
-    """Print events of trouble; other events are not built."""
+    """Log events of trouble; other events are not built."""
     for name in sorted(TROUBLE):
         box.on(EVENTS[name], tell)
 
@@ -80,18 +84,19 @@ def _told(box: Postbox, moved: int | None, name: str | None) -> dict[str, Any]:
 
 
 def tell(event: Event) -> None:
-    """Write one line about an event of trouble; events have no bodies, and secrets are hidden."""
-    # Why a handler is called again is in the log, where its exception has a traceback.
-    left_out = {"at", "error"} if event.name == "retry" else {"at"}
-    fields = " ".join(
-        f"{name}={_shown(name, value)}"
+    """Log one line about an event of trouble that has none yet; events have no bodies."""
+    match event:
+        case Retried() if is_written(event.message_id, event.attempt):
+            return  # with the traceback of its handler
+        case Failed() if event.peer == event.agent:
+            return  # the dead letter has its line
+    fields = {
+        name: _shown(name, value)
         for name, value in asdict(event).items()
-        if value not in (None, "") and name not in left_out
-    )
-    note(SECRETS.text(f"{event.name}: {fields}"))
+        if value not in (None, "") and name != "at"
+    }
+    log.write("error" if event.name in ACT else "warning", event.name, fields)
 
 
 def _shown(name: str, value: object) -> object:
-    if name.endswith("_at") and isinstance(value, int):
-        return iso(value)
-    return f"{value:.3f}s" if isinstance(value, float) else value
+    return iso(value) if name.endswith("_at") and isinstance(value, int) else value

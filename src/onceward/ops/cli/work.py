@@ -13,10 +13,9 @@ from onceward import Agent, Postbox
 from onceward.errors import OncewardError
 from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.listening import LISTENING, Listening
-from onceward.ops.cli.logs import LogFormat, LogLevel, written_to_stderr
+from onceward.ops.cli.logs import LOGGING, Logging, announce
 from onceward.ops.cli.measuring import MEASURING, Measuring
 from onceward.ops.cli.options import Quiet
-from onceward.ops.cli.output import note
 from onceward.ops.cli.reloading import run_again_when_changed
 from onceward.ops.cli.serve import once as run_once
 from onceward.ops.cli.serve import serve
@@ -43,8 +42,7 @@ def work(
     reload: Annotated[bool, Quiet] = False,
     once: Annotated[bool, Quiet] = False,
     home: Path | None = None,
-    log_level: LogLevel = "warning",
-    log_format: LogFormat = "text",
+    logging: Logging = LOGGING,
     listening: Listening = LISTENING,
     measuring: Measuring = MEASURING,
     answer: Answer = ANSWER,
@@ -75,9 +73,6 @@ def work(
         reload: Restart whenever a Python file below the current folder changes.
         once: Handle due messages, then exit.
         home: The home folder of NAME.db; default ONCEWARD_HOME, else here.
-        log_level: Minimum level of the library's log lines on stderr.
-        log_format: text: a readable line. json: one object per line. Ignored if the agent
-            configures structlog.
 
     """
     if db is None:
@@ -98,16 +93,14 @@ def work(
     if processes > 1:
         words = [str(path), target, *(["--once"] if once else [])]
         words += [] if workers is None else [f"--workers={workers}"]
-        words += [f"--log-level={log_level}", f"--log-format={log_format}"]
+        words += logging.words
         return run_team([[*words, *measuring.words(index)] for index in range(processes)])
     refuse_deleted(path)
-    if not path.exists():
-        note(f"creating {path} for agent {agent.name}")
-    with (
-        written_to_stderr(log_level, log_format),
-        _opened(path, listening, measuring, agent=agent, start=not once, **options) as box,
-    ):
-        return run_once(box, answer) if once else serve(box, answer)
+    with logging.written():
+        if not path.exists():
+            announce(f"creating {path} for agent {agent.name}")
+        with _opened(path, listening, measuring, agent=agent, start=not once, **options) as box:
+            return run_once(box, answer) if once else serve(box, answer)
 
 
 def relay(
@@ -115,6 +108,7 @@ def relay(
     /,
     *,
     once: Annotated[bool, Quiet] = False,
+    logging: Logging = LOGGING,
     listening: Listening = LISTENING,
     measuring: Measuring = MEASURING,
     where: Where = WHERE,
@@ -134,7 +128,7 @@ def relay(
 
     """
     path = existing(*chosen([db] if db else [], where))
-    with _opened(path, listening, measuring, start=not once) as box:
+    with logging.written(), _opened(path, listening, measuring, start=not once) as box:
         return run_once(box, where) if once else serve(box, where)
 
 
