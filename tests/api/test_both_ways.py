@@ -106,8 +106,9 @@ def test_dead_letters(home: Any) -> None:
     b.run_until_idle()
     letters = b.dead_letters
 
-    assert ids == [letter.id for letter in letters.list()]
-    assert ids[::2] == [
+    assert ids[::-1] == [letter.id for letter in letters.list()]
+    assert ids[:1:-1] == [letter.id for letter in letters.list(limit=2)]
+    assert ids[2::-2] == [
         letter.id
         for letter in letters.list(topic="t.0", peer="a", origin="inbox", reason="rejected")
     ]

@@ -171,7 +171,7 @@ def test_listing_discarding_and_purging(world: World) -> None:
     second = shop.send("store", Job(n=2), ttl=5)
     world.wait(10)
 
-    assert [first, second] == [letter.id for letter in shop.dead_letters.list(reason="expired")]
+    assert [second, first] == [letter.id for letter in shop.dead_letters.list(reason="expired")]
     assert [second] == [letter.id for letter in shop.dead_letters.list(peer="store")]
     assert [first] == shop.dead_letters.discard_all(older_than=50)
     assert [second] == [letter.id for letter in shop.dead_letters.list()]

@@ -83,22 +83,21 @@ class DeadLetters:
         self._handlers = handlers
 
     def list(self, *, limit: int = 100, **which: Unpack[DeadLetterFilter]) -> list[DeadLetter]:
-        """Return dead letters, oldest first."""
-        return self._find(which, which.pop("topic", None), limit=limit)
+        """Return dead letters, newest first."""
+        topic = which.pop("topic", None)
+        return dead_letters.find_newest(self._db, self._conditions(which), topic, limit=limit)
 
     def get(self, message_id: str, *, peer: str | None = None) -> DeadLetter | None:
         """Return one dead letter or None; of several, the oldest, unless *peer* says which."""
-        found = self._find({"peer": peer}, message_id=message_id, limit=1)
-        return found[0] if found else None
+        named = self._conditions({"peer": peer}) | {"id": message_id}
+        return next(iter(dead_letters.find(self._db, named, limit=1)), None)
 
-    def _find(
-        self,
-        which: DeadLetterFilter,
-        topic: str | None = None,
-        *,
-        message_id: str | None = None,
-        limit: int,
-    ) -> builtins.list[DeadLetter]:
+    def _oldest(self, which: DeadLetterFilter, limit: int) -> builtins.list[DeadLetter]:
+        """Return the dead letters that a verb in bulk takes."""
+        topic = which.pop("topic", None)
+        return dead_letters.find(self._db, self._conditions(which), topic, limit=limit)
+
+    def _conditions(self, which: DeadLetterFilter) -> dict[str, Any]:
         unknown = which.keys() - DeadLetterFilter.__annotations__
         if unknown:
             refuse_options("a filter of dead letters", unknown, DeadLetterFilter.__annotations__)
@@ -107,8 +106,7 @@ class DeadLetters:
             raise InvalidArgument(msg)
         older_than = which.pop("older_than", None)
         before = None if older_than is None else self._before(older_than)
-        conditions = ANY | which | {"id": message_id, "before": before}
-        return dead_letters.find(self._db, conditions, topic, limit=limit)
+        return ANY | which | {"id": None, "before": before}
 
     def edit(self, message_id: str, body: object, *, peer: str | None = None) -> DeadLetter:
         """
@@ -205,7 +203,7 @@ class DeadLetters:
         """
         from onceward.message.times import read_rate  # noqa: PLC0415 - rarely needed
 
-        chosen = self.list(limit=limit, **which)
+        chosen = self._oldest(which, limit)
         most = None if rate is None else read_rate("rate", rate)
         if dry_run:
             return ReplayResult([dead.id for dead in chosen], [])
@@ -312,7 +310,7 @@ class DeadLetters:
         self, *, limit: int = ALL, **which: Unpack[DeadLetterFilter]
     ) -> builtins.list[str]:
         """Discard all dead letters that match, in one commit; return their ids, oldest first."""
-        chosen = self.list(limit=limit, **which)
+        chosen = self._oldest(which, limit)
         return self._db.write(
             lambda tx: [dead.id for dead in chosen if dead_letters.discard(tx, dead.seq)]
         )

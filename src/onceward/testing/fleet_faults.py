@@ -298,7 +298,7 @@ def begun_anew(world: World, n: int) -> Outcome:
     far, other = world.open(handling("again-far")), world.open("again-other")
     post(other, "again-far", HEALTHY, wish="reject")
     world.run(other, far)
-    for letter in far.dead_letters.list()[1:]:
+    for letter in far.dead_letters.list()[:-1]:
         far.dead_letters.replay(letter.id)
     world.run(other, far)
     return Counter(lost=HEALTHY + n, dead_lettered=HEALTHY)

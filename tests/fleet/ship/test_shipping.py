@@ -39,7 +39,7 @@ def _story(world: World, pair: Pair) -> list[Callable[[], object]]:
             alice.send("bob", {"wish": wish}, type="do")
 
     def replay() -> None:
-        [first, second] = [dead.id for dead in bob.dead_letters.list()]
+        [second, first] = [dead.id for dead in bob.dead_letters.list()]
         bob.dead_letters.replay(first)
         bob.dead_letters.discard(second)
 

@@ -323,8 +323,7 @@ def discard(tx: StoreTransaction, seq: int) -> bool:
 
 def of_seq(db: Database, seq: int) -> list[DeadLetter]:
     """Return the dead letter of that number, if it still exists."""
-    rows = db.ask(BY_SEQ, (json.dumps([seq]),))
-    return [DeadLetter(**dict(zip(COLUMNS, row, strict=True))) for row in rows]
+    return _of_seqs(db, [seq])
 
 
 def of_id(db: Database, message_id: str) -> list[DeadLetter]:
@@ -336,10 +335,26 @@ def of_id(db: Database, message_id: str) -> list[DeadLetter]:
 def find(
     db: Database, conditions: Mapping[str, Any], topic: str | None = None, *, limit: int
 ) -> list[DeadLetter]:
-    """Return dead letters, oldest first; a condition of None does not filter."""
+    """Return the oldest dead letters, oldest first; a condition of None does not filter."""
+    seqs = _seqs(db, conditions, topic)
+    return _of_seqs(db, seqs[:limit] if limit >= 0 else seqs)
+
+
+def find_newest(
+    db: Database, conditions: Mapping[str, Any], topic: str | None = None, *, limit: int
+) -> list[DeadLetter]:
+    """Return the newest dead letters, newest first; a condition of None does not filter."""
+    newest = _seqs(db, conditions, topic)[::-1]
+    return _of_seqs(db, newest[:limit] if limit >= 0 else newest)[::-1]
+
+
+def _seqs(db: Database, conditions: Mapping[str, Any], topic: str | None) -> list[int]:
     if topic is not None:
         check_pattern(topic)
     found = db.ask(SELECT, conditions)
-    seqs = [seq for seq, its in found if topic is None or (its is not None and matches(topic, its))]
-    rows = db.ask(BY_SEQ, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
+    return [seq for seq, its in found if topic is None or (its is not None and matches(topic, its))]
+
+
+def _of_seqs(db: Database, seqs: list[int]) -> list[DeadLetter]:
+    rows = db.ask(BY_SEQ, (json.dumps(seqs),))
     return [DeadLetter(**dict(zip(COLUMNS, row, strict=True))) for row in rows]

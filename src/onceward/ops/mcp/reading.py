@@ -148,7 +148,7 @@ class ReadingTools:
 
     async def dead_letters(self, *, limit: Limit = 20) -> DeadList:
         """
-        List messages that ended badly and are kept, with the reason.
+        List messages that ended badly and are kept, with the reason, newest first.
 
         Only the user replays them: onceward dead replay ID.
         """
