@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
+from onceward.core.deliver.transport import Accept
 from onceward.errors import InvalidArgument, InvalidMessage
+from onceward.testing.builders import build_frame, parcel
 
 
 class Invoice(Msg, type="invoice"):
@@ -92,3 +94,29 @@ def test_no_sender_forges_the_audit(tmp_path: Path) -> None:
         pytest.raises(InvalidMessage),
     ):
         box.send("shop", 1, headers={"bodyedits": "[]"})
+
+
+class Door:
+    """A listener whose parcels a test passes in."""
+
+    def listen(self, _name: str, accept: Accept) -> None:
+        """Keep the function that takes parcels."""
+        self.accept = accept
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def test_no_peer_forges_the_audit(tmp_path: Path) -> None:
+    """A frame that arrives with earlier bodies is refused; one with other headers is stored."""
+    edits, door = json.dumps([{"at": 1, "data": "never sent"}]), Door()
+    frames = [
+        build_frame(1, sender="alice", recipient="bob").model_copy(update=headers)
+        for headers in ({"bodyedits": edits}, {"origin": "till"})
+    ]
+    with Postbox(tmp_path / "bob.db", agent="bob", start=False, listeners=[door]) as box:
+        answer = door.accept(parcel(1, frames, sender="alice", recipient="bob"))
+        stored = box.query("SELECT id FROM onceward_inbox")
+
+    assert [(frames[1].id,)] == stored
+    assert "invalid: bodyedits: the file of its recipient keeps it" in str(answer)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.terminals import terminal
 
 from onceward import Postbox
 
@@ -245,3 +246,40 @@ def test_an_unknown_step_is_nothing_there(cli: Cli, misfit: str) -> None:
     ran = cli("dead", "replay", misfit, "--from-step", "zz")
 
     assert (3, True) == (ran.code, "has no step zz: there are none" in ran.err)
+
+
+EDITOR = """
+import json, pathlib, sys
+path = pathlib.Path(sys.argv[-1])
+pathlib.Path("opened").write_text(f"{path.parent.stat().st_mode & 0o777:o} {path.read_text()}")
+if sys.argv[1] == "correct":
+    path.write_text(json.dumps({"cents": 10}))
+sys.exit(sys.argv[1] == "fail")
+"""
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ("correct", 0, "", {"cents": 10}),
+        ("keep", 3, "nothing was changed", {"cents": "ten"}),
+        ("fail", 1, "the editor", {"cents": "ten"}),
+    ],
+)
+def test_a_body_is_corrected_in_the_editor(
+    home: Path, shop: Postbox, misfit: str, monkeypatch: pytest.MonkeyPatch, found: tuple[Any, ...]
+) -> None:
+    """It opens the body in a folder of its user; unchanged text and its failure change nothing."""
+    does, code, said, body = found
+    (home / "editor.py").write_text(EDITOR, encoding="utf-8")
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", f"{sys.executable} editor.py {does}")
+    with terminal(home, "dead", "edit", misfit, "--db", "shop.db") as screen:
+        ended = screen.end()
+
+    dead = shop.dead_letters.get(misfit)
+    mode, _, shown = (home / "opened").read_text(encoding="utf-8").partition(" ")
+    assert dead is not None
+    assert (code, body) == (ended, dead.body)
+    assert said in screen.seen
+    assert ("700", {"cents": "ten"}) == (mode, json.loads(shown))

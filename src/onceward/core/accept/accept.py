@@ -21,7 +21,7 @@ from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Duplicate, Received, Rejected
-from onceward.message.frame import Frame, body_size, keep_until_handled, session_and_type
+from onceward.message.frame import EDITS, Frame, body_size, keep_until_handled, session_and_type
 from onceward.message.ids import OWN_ID
 from onceward.message.names import agent_name, byte_length, quoted
 from onceward.message.parcel import (
@@ -618,7 +618,8 @@ def _parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> Pars
         frame = Frame.parse(carried.text)
     except InvalidMessage as error:
         return ParsedFrame(carried, None, reason_text("invalid", str(error))[:500])
-    if (frame.id, frame.sender, frame.recipient) != (carried.id, sender, policy.agent):
+    named, extra = (carried.id, sender, policy.agent), frame.__pydantic_extra__
+    if (frame.id, frame.sender, frame.recipient) != named or (extra and EDITS in extra):
         return ParsedFrame(carried, None, _mismatch(frame, carried, sender))
     reply = frame.kind == requests.QUESTION  # a question that its reply may not follow
     if frame.hops + reply > policy.max_hops:
@@ -637,7 +638,9 @@ def _has_long_body(frame: Frame, text: str, longest: int) -> bool:
 
 
 def _mismatch(frame: Frame, carried: ParcelFrame, sender: str) -> str:
-    """Return which attribute of a frame differs from its parcel's."""
+    """Return which attribute of a frame differs from its parcel's, or is not for its sender."""
+    if EDITS in frame.headers:
+        return reason_text("invalid", f"{EDITS}: the file of its recipient keeps it")
     field_name = "recipient"
     if frame.id != carried.id:
         field_name = "id"
