@@ -33,6 +33,7 @@ from onceward.message.events import (
     RunWasAborted,
     Sent,
     StreamForked,
+    WalDeleted,
     WeakReceipt,
 )
 
@@ -69,5 +70,6 @@ __all__ = [
     "RunWasAborted",
     "Sent",
     "StreamForked",
+    "WalDeleted",
     "WeakReceipt",
 ]

@@ -238,6 +238,7 @@ LEVELS: Final[dict[str, Level]] = {
     "failed": "warning",
     "dropped": "warning",
     "nearly_full": "warning",
+    "wal_deleted": "error",
     "weak_receipt": "warning",
     "dead": "error",
     "breaker_opened": "error",

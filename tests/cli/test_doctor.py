@@ -131,6 +131,22 @@ def test_other_processes_are_named(
     assert expected == level(cli("doctor", "--json"), "handles")
 
 
+@pytest.mark.usefixtures("shop")
+def test_a_process_that_can_save_a_deleted_wal_is_not_to_be_ended(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the newest commits; the file is not opened, which would create a new WAL."""
+    holder = Holder(7, deleted=False, mixed=False, wal_deleted=True)
+    monkeypatch.setattr(findings, "holders", lambda _: [holder])
+
+    ran = cli("doctor", "--json")
+
+    assert (1, "warning") == (ran.code, level(ran, "write"))
+    found, cure = said(ran, "handles")
+    assert "the -wal was deleted while process 7 has the file open" == found
+    assert cure.startswith("end and start no process")
+
+
 def test_a_holder_is_seen_by_what_its_descriptors_lead_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +156,7 @@ def test_a_holder_is_seen_by_what_its_descriptors_lead_to(
         (11, f"{path}"),
         (12, f"{path}-wal (deleted)"),
         (13, f"{tmp_path}/other.db"),
+        (14, f"{path} (deleted)"),
     ):
         (tmp_path / "proc" / str(pid) / "fd").mkdir(parents=True)
         (tmp_path / "proc" / str(pid) / "fd" / "3").symlink_to(target)
@@ -150,7 +167,8 @@ def test_a_holder_is_seen_by_what_its_descriptors_lead_to(
 
     assert [
         Holder(11, deleted=False, mixed=True),
-        Holder(12, deleted=True, mixed=False),
+        Holder(12, deleted=False, mixed=False, wal_deleted=True),
+        Holder(14, deleted=True, mixed=False),
     ] == handles.holders(path)
 
 

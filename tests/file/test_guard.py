@@ -4,13 +4,16 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from onceward import Postbox
-from onceward.errors import NetworkFilesystem, OutcomeUnknown, StoreCorrupt, StoreError
+from onceward.errors import NetworkFilesystem, OutcomeUnknown, StoreCorrupt, StoreError, StoreFault
+from onceward.events import WalDeleted
 from onceward.file.file_checks import create_or_check, file_key, filesystem, refuse_network
+from onceward.file.read_only import opened as opened_to_read
 
 Open = Callable[..., Postbox]
 MOUNTS = r"""21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -116,8 +119,10 @@ def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> No
 def test_a_deleted_wal_is_saved_by_the_process_that_has_it_open(
     box: Postbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next commit moves all that stood in the WAL alone into the file, and the log tells it."""
+    """The next commit moves all that stood in the WAL alone into the file; log and event tell."""
     settled(box)
+    told = SimpleQueue[WalDeleted]()
+    box.on(WalDeleted, told.put)
     kept = [box.send("b", number) for number in range(20)]
     delete_wal(box)
 
@@ -125,6 +130,24 @@ def test_a_deleted_wal_is_saved_by_the_process_that_has_it_open(
 
     assert (["pending"] * 21, []) == (list(map(box.resolve, [*kept, again])), box.file.check())
     assert "deleted WAL saved" in caplog.text
+    event = told.get(timeout=60)
+    assert ("a", str(box.file.path), True) == (event.agent, event.path, event.saved)
+    assert "the -wal was deleted under this process, which has saved all of it" in (
+        box.file.health().reasons
+    )
+
+
+def test_a_reader_creates_no_second_wal(box: Postbox) -> None:
+    """While only the WAL is missing, a reader is told so, and the saving is still possible."""
+    settled(box)
+    kept = box.send("b", 1)
+    Path(f"{box.file.path}-wal").unlink()
+
+    with pytest.raises(StoreFault, match="its -wal was deleted"), opened_to_read(box.file.path):
+        raise AssertionError
+
+    assert not Path(f"{box.file.path}-wal").exists()
+    assert ["pending", "pending"] == [box.resolve(box.send("b", 2)), box.resolve(kept)]
 
 
 def test_a_new_file_is_saved_from_its_wal(box: Postbox) -> None:
@@ -173,6 +196,8 @@ def test_commits_that_cannot_be_saved_are_told(
     The caller whose commit notices it gets an error, and the new commits stay.
     """
     settled(box)
+    told = SimpleQueue[WalDeleted]()
+    box.on(WalDeleted, told.put)
     gone = box.send("b", 1)
     delete_wal(box)
     elsewhere(box.file.path, "CREATE TABLE of_the_other (id INTEGER)")
@@ -181,6 +206,8 @@ def test_commits_that_cannot_be_saved_are_told(
         box.send("b", 2)
 
     assert "deleted WAL not saved" in caplog.text
+    assert not told.get(timeout=60).saved
+    assert any("its commits may be lost" in reason for reason in box.file.health().reasons)
     assert ["absent", "pending"] == [box.resolve(gone), box.resolve(box.send("b", 3))]
     assert [] == box.query("SELECT id FROM of_the_other")
     assert [] == box.file.check()

@@ -40,12 +40,13 @@ from onceward.core.handle.steps import HandlerDeps
 from onceward.core.maintenance import Maintenance, OwnerSession
 from onceward.core.rows import sent
 from onceward.core.run.engine_loop import until_found
+from onceward.core.run.threads import engine_threads
 from onceward.core.send.block import Bindings
 from onceward.core.send.compose import Composer
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.file import descriptors, file_checks, forks, open_files
-from onceward.file.database import Database
+from onceward.file.database import Database, DeletedWal
 from onceward.file.directory import (
     DirectoryCache,
     DirectoryHandle,
@@ -57,7 +58,7 @@ from onceward.file.transaction import check_bindings, not_a_statement
 from onceward.hooks import AuditLog, Hooks
 from onceward.message.arguments import Accepted, checked
 from onceward.message.clock import Clock, monotonic
-from onceward.message.events import Expired, Polled
+from onceward.message.events import Expired, Polled, WalDeleted
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option, quoted
 from onceward.message.record import (
@@ -231,6 +232,7 @@ class Postbox(Session, EventSource):
         receiver = partial(receiver, features=STORING, inspect=inspect)
         self._receiver, self._door = receiver(), receiver(network=True, handled=handled)
         self._listeners: list[Listener] = []
+        db.on_deleted_wal += (self._tell_deleted_wal,)
         for close in (
             self._home.close,
             self._files.close,
@@ -796,8 +798,20 @@ class Postbox(Session, EventSource):
         """Close all listeners, last to first, even if one of them raises."""
         with ExitStack() as steps:
             steps.callback(self._db.remove_receiver, self._receiver.accept, self._own)
+            steps.callback(self._forget_deleted_wal)
             for listener in self._listeners:
                 steps.callback(listener.close)
+
+    def _tell_deleted_wal(self, found: DeletedWal) -> None:
+        """Emit it on a thread of its own: the caller holds the turn to write."""
+        if self._hooks.wanted(WalDeleted):
+            path, saved = str(self._db.path), found.saved
+            event = WalDeleted(agent=self._db.agent, at=found.at, path=path, saved=saved)
+            engine_threads().run("onceward-told", partial(self._hooks.emit, [event]))
+
+    def _forget_deleted_wal(self) -> None:
+        told = self._db.on_deleted_wal
+        self._db.on_deleted_wal = tuple(each for each in told if each != self._tell_deleted_wal)
 
     def __enter__(self) -> Self:
         """Use the postbox for a block."""

@@ -61,7 +61,7 @@ from onceward.file.transaction import (
 )
 from onceward.file.waiter import Waiter
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock, monotonic
-from onceward.message.log import log
+from onceward.message.log import log, quietly
 from onceward.message.names import agent_name
 from onceward.message.parcel import Answer, Durability, Parcel
 from onceward.message.settings import Settings
@@ -115,6 +115,15 @@ class _JustClosed(StoreFault):
     """The file was closed or reopened while a reader connected to it."""
 
 
+class DeletedWal(NamedTuple):
+    """A WAL that was deleted while this process had its database open."""
+
+    at: Millis
+    """When this process noticed it."""
+    saved: bool
+    """Whether all of its commits are in the database."""
+
+
 class Database:
     """
     One agent's SQLite file with its writer and its reader.
@@ -134,6 +143,10 @@ class Database:
     """Whether foreign keys of the application's tables are enforced; ours have none."""
     _enforces = False
     """Whether an opening asked for it; the file's own setting may differ."""
+    deleted_wal: DeletedWal | None = None
+    """The last WAL that was deleted under this process."""
+    on_deleted_wal: tuple[Callable[[DeletedWal], None], ...] = ()
+    """Called while the writer's turn is held: they must not use the file."""
     _readers_opened = 0
     """Number of second connections so far."""
     _ticks = 0
@@ -592,8 +605,15 @@ class Database:
             if not self.save_deleted_wal():
                 raise StoreFault(f"{self.path}: {NOT_YET}")
             about.warning("deleted WAL saved: never delete the -wal of an open file")
+            self._tell_deleted_wal(saved=True)
         elif self._con is not None and self.guard.has_other_wal:
             about.error("deleted WAL not saved: commits since the last checkpoint may be lost")
+            self._tell_deleted_wal(saved=False)
+
+    def _tell_deleted_wal(self, *, saved: bool) -> None:
+        self.deleted_wal = found = DeletedWal(self.clock.now(), saved)
+        for tell in self.on_deleted_wal:
+            quietly(tell, found, failed=partial(log.failure, "error", "a deleted WAL is not told"))
 
     def translate_error(self, error: BaseException) -> BaseException:
         """Return the error of ours for a foreign error."""

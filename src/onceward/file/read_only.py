@@ -201,12 +201,22 @@ def opened_any(
     file_checks.refuse_no_file(path)
     if not path.exists():
         raise StoreUnusable(f"{path} does not exist: it was moved or deleted")
+    _refuse_deleted_wal(path)
     patience = BusyHandler()
     patience.deadline = monotonic() + wait  # one deadline for all statements
     with connected(path, patience) as con:
         reader = FileReader(con, path, longest, wait=wait)
         reader.rows(SMALL_CACHE)
         yield reader
+
+
+def _refuse_deleted_wal(path: Path) -> None:
+    """Raise StoreFault if only the WAL is missing: a new one would end the saving of the old."""
+    if Path(f"{path}-shm").exists() and not Path(f"{path}-wal").exists():
+        raise StoreFault(
+            f"{path}: its -wal was deleted: end and start no process, the next commit of one that"
+            " has the file open saves it; onceward doctor names them"
+        )
 
 
 @contextmanager

@@ -262,6 +262,21 @@ class PeerRolledBack(PeerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WalDeleted(Event):
+    """
+    Another program deleted the ``-wal`` of the agent's open file, and this process noticed it.
+
+    If it is not *saved*, commits since the last checkpoint may be lost, because a process had
+    created a new one. ``box.resolve(id)`` says which messages the file still has.
+    """
+
+    name: ClassVar[str] = "wal_deleted"
+    path: str
+    saved: bool
+    """Whether all commits of the deleted file are in the database now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeakReceipt(PeerEvent):
     """The peer's durability is weaker, so its receipts do not settle; see ``accept_weaker``."""
 

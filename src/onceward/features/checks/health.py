@@ -55,6 +55,8 @@ class Health:
     """Calls of aborted runs in live processes that did not return within the grace."""
 
 
+SAVED_WAL: Final = "the -wal was deleted under this process, which has saved all of it"
+LOST_WAL: Final = "the -wal was deleted, and its commits may be lost: a new one existed already"
 STATS: Final = "SELECT * FROM onceward_stats"
 STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('onceward_stats')"
 OLDEST: Final = """
@@ -114,6 +116,8 @@ def _judged(found: Health, db: Database) -> Health:
         "the file's time is a minute ahead of the wall clock": found.clock_ahead > AHEAD,
         f"{found.calls_left} calls of aborted runs have not returned": found.calls_left > 0,
         LOST.summary: LOST.since(WAITS / 1000),
+        LOST_WAL: db.deleted_wal is not None and not db.deleted_wal.saved,
+        SAVED_WAL: db.deleted_wal is not None and db.deleted_wal.saved,
     }
     failing = [reason for reason, holds in stops.items() if holds]
     reasons = (*failing, *(reason for reason, holds in troubles.items() if holds))

@@ -143,6 +143,10 @@ def others(path: Path) -> Finding:
     if gone := [str(holder.pid) for holder in found if holder.deleted]:
         said = f"processes {', '.join(gone)} hold a file of this name that was deleted or replaced"
         return serious("handles", said, "stop them first: their commits are lost with their file")
+    if saves := [str(holder.pid) for holder in found if holder.wal_deleted]:
+        said = f"the -wal was deleted while process {', '.join(saves)} has the file open"
+        keep = "end and start no process: the next commit there, or its maintenance, saves it"
+        return serious("handles", said, f"{keep}; if it hangs, copy the -wal from /proc/PID/fd")
     if stopped := [holder.pid for holder in found if holder.stopped]:
         return _stopped(stopped, writer(path))
     if mixed := [str(holder.pid) for holder in found if holder.mixed]:

@@ -28,19 +28,22 @@ class Holder:
     """Whether its file is no longer the one at this path."""
     mixed: bool
     """Whether two SQLite libraries are loaded, which drop each other's locks on one file."""
+    wal_deleted: bool = False
+    """Whether only the WAL, or its index, was deleted: the process can still save its commits."""
     stopped: bool = False
     """Whether a signal or a debugger has stopped it; it keeps its locks."""
 
 
 def holders(path: Path) -> list[Holder]:
     """Return the other processes that hold *path*; none if the system does not report them."""
-    names = tuple(f"{canonical(path)}{suffix}" for suffix in ("", "-wal", "-shm"))
+    own = str(canonical(path))
+    names = (own, f"{own}-wal", f"{own}-shm")
     found = []
     for pid in _processes():
-        held = [link for link in _links(pid) if link.removesuffix(GONE) in names]
+        held = {link for link in _links(pid) if link.removesuffix(GONE) in names}
         if held:
-            gone = any(link.endswith(GONE) for link in held)
-            found.append(Holder(pid, gone, _mixed(pid), _stopped(pid)))
+            gone, side = f"{own}{GONE}" in held, any(link.endswith(GONE) for link in held)
+            found.append(Holder(pid, gone, _mixed(pid), side and not gone, _stopped(pid)))
     return found
 
 
