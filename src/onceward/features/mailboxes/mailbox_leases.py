@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from onceward.core.handle.message import Consumer, Taken, never_settled
+from onceward.core.rows import lanes
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import NoMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
@@ -100,11 +101,16 @@ class MailboxReader:
         return sum(mailboxes.count(self.db.read, self.mailbox.mailbox, now=self.db.now()).values())
 
     def until_due(self, left: float | None) -> float | None:
-        """Return the seconds until a lease or the mailbox ends, at most *left*; None: never."""
+        """
+        Return the seconds until a lease or the mailbox may end, at most *left*; None: never.
+
+        The process of a lease may die before its end without a notification.
+        """
         # Expired leases were already checked: only later ones count.
         due_at = mailbox_readers.next_due(self.db.read, self.db.now())
         moments = [at for at in (due_at, self.mailbox.expires_at) if at is not None]
         waits = [max(0.001, (at - self.db.now()) / 1000) for at in moments]
+        waits += [] if due_at is None else [lanes.LOOK]
         return min(waits if left is None else [*waits, left], default=None)
 
 
@@ -123,11 +129,15 @@ class MailboxLeases:
         taken: Taken[MailboxLease],
     ) -> Sequence[MailboxLease]:
         """Lease the next messages of the group."""
-        if self._reader.closed or not self._reader.has_work("lease", search.group):
+        if self._reader.closed:
+            return ()
+        place = self._reader.mailbox
+        dead = mailbox_readers.dead_owners(self._db.read, place, search.group)
+        if not (dead or self._reader.has_work("lease", search.group)):
             return ()
         with self._db.outside_handler():
             return self._db.write(
-                lambda tx: taken.keep(tx, mailboxes.lease(tx, self._reader.mailbox, search))
+                lambda tx: taken.keep(tx, mailboxes.lease(tx, place, search, dead))
             )
 
     def problem(self, leased: MailboxLease) -> Settlement | None:

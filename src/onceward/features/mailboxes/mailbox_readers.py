@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from onceward.errors import InvalidArgument, LeaseLost
+from onceward.file import file_checks
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, SystemClock
 from onceward.message.times import Moment, moment
@@ -49,6 +51,17 @@ SELECT min(seq) - 1
 """
 WAKE: Final = """
 UPDATE _onceward_mailbox_leases SET due_at = NULL, owner = NULL WHERE reader_id = ? AND due_at <= ?
+"""
+OWNERS: Final = """
+SELECT DISTINCT l.owner
+  FROM _onceward_mailbox_readers AS r
+  JOIN _onceward_mailbox_leases AS l ON l.reader_id = r.reader_id
+ WHERE r.mailbox = :mailbox AND r.mode = 'lease' AND r.name = :name AND l.owner IS NOT NULL
+"""
+# No process will settle them.
+FREE: Final = """
+UPDATE _onceward_mailbox_leases SET due_at = NULL, owner = NULL
+ WHERE reader_id = ? AND owner IN (SELECT value FROM json_each(?))
 """
 ADVANCE: Final = """
 UPDATE _onceward_mailbox_readers
@@ -225,6 +238,18 @@ def resolve_start(tx: StoreTransaction, mailbox: str, start: Start) -> int:
 def wake(tx: StoreTransaction, reader: Reader) -> None:
     """Release messages whose lease or delay has run out: recovery is claiming."""
     tx.run(WAKE, (reader.reader_id, tx.now))
+
+
+def dead_owners(read: Rows, place: MailboxRef, group: str) -> list[str]:
+    """Return the owners of a group's leases whose processes have ended."""
+    owners = read(OWNERS, {"mailbox": place.mailbox, "name": group})
+    return [owner for (owner,) in owners if file_checks.is_dead(owner)]
+
+
+def free(tx: StoreTransaction, reader: Reader, owners: Sequence[str]) -> None:
+    """Release the messages that processes had leased which have ended; their calls count."""
+    if owners:
+        tx.run(FREE, (reader.reader_id, json.dumps(owners)))
 
 
 def advance(tx: StoreTransaction, reader: Reader, seen: Iterable[tuple[int, int]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from operator import attrgetter
@@ -258,17 +259,20 @@ class Claim:
     lease_for: Millis
 
 
-def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[MailboxLease]:
+def lease(
+    tx: StoreTransaction, place: MailboxRef, claim: Claim, dead: Sequence[str] = ()
+) -> list[MailboxLease]:
     """
     Lease the next messages of a group to one of its members.
 
-    A message has at most one live lease in a group. One that was not settled is
-    leased again when its lease has run out, before newer ones of its priority.
+    A message has at most one live lease in a group. One that was not settled is leased again when
+    its lease has run out or its owner is among the *dead*, before newer ones of its priority.
     """
     if identity.is_paused(tx.rows):
         return []
     reader = mailbox_readers.open_reader(tx, place, "lease", claim.group, claim.start)
     mailbox_readers.wake(tx, reader)
+    mailbox_readers.free(tx, reader, dead)
     kept, fresh = _candidates(tx, place, reader, kept=claim.limit, fresh=claim.limit)
     chosen = sorted([*kept, *fresh], key=ORDER)[: claim.limit]
     if not chosen:
