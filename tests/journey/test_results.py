@@ -208,3 +208,23 @@ def test_an_explicit_reply_is_a_message(world: World) -> None:
             got.append(message.body)
 
     assert ["reply to a", "reply to b", "value of b"] == got
+
+
+def test_the_result_of_a_run_is_named(world: World) -> None:
+    """The error for a message that a run has served says where the result is, and it is there."""
+    agent = Agent("a")
+
+    @agent.session("chat-*", debounce=0)
+    def serve(run: Run) -> str:
+        return f"served {run.message.body}"
+
+    box = world.open(agent)
+    asked = box.session("chat-1").send("a", "x")
+    world.settle()
+    with pytest.raises(RequestFailed) as failed:
+        box.result(asked, reply=str)
+
+    assert "processed by a run, which has its result: see sessions.runs(session='chat-1')" == (
+        failed.value.reason
+    )
+    assert ["served x"] == [run.result for run in box.sessions.runs(session="chat-1")]

@@ -129,20 +129,21 @@ SELECT r.media, r.result, i.agent
 """
 # A message that asked for no reply: in its recipient's file, or in that of its sender.
 UNASKED: Final = f"""{senders("_onceward_inbox")}
-SELECT 1, b.state, b.reason, i.agent
+SELECT 1, b.state, b.reason, i.agent, CASE WHEN b.run_seq IS NOT NULL THEN b.session END
   FROM senders AS s CROSS JOIN _onceward_file_info AS i
   JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
  UNION ALL
-SELECT 2, 'dead', reason, CASE origin WHEN 'outbox' THEN peer ELSE agent END
+SELECT 2, 'dead', reason, CASE origin WHEN 'outbox' THEN peer ELSE agent END, NULL
   FROM _onceward_dead_letters, _onceward_file_info WHERE id = :id
  UNION ALL
-SELECT 3, state, reason, recipient FROM _onceward_outbox WHERE id = :id
+SELECT 3, state, reason, recipient, NULL FROM _onceward_outbox WHERE id = :id
  ORDER BY 1
 """
 NO_RESULT: Final = (
     "processed, and its result was not kept (declare its handler with keep_result=True) or has "
     "been deleted (see result_retention)"
 )
+OF_A_RUN: Final = "processed by a run, which has its result: see sessions.runs(session={!r})"
 
 
 class Asker(NamedTuple):
@@ -287,7 +288,7 @@ def _result_state(db: Database, message_id: str) -> ReplyState:
     found = db.read(UNASKED, {"id": message_id})
     if not found:
         raise _unknown(message_id)
-    _, state, reason, recipient = found[0]
+    _, state, reason, recipient, ran_in = found[0]
     if state != "dead" and recipient != db.agent:
         msg = (
             f"message {message_id} was sent to {recipient} without asking for a reply: "
@@ -296,7 +297,8 @@ def _result_state(db: Database, message_id: str) -> ReplyState:
         raise InvalidArgument(msg)
     if state in {"pending", "sent"}:
         return ReplyState("open", None, recipient, None)
-    ended = NO_RESULT if state in {"processed", "acked"} else reason or state
+    ended = NO_RESULT if ran_in is None else OF_A_RUN.format(ran_in)
+    ended = ended if state in {"processed", "acked"} else reason or state
     return ReplyState("failed", ended, recipient, None)
 
 
