@@ -19,7 +19,7 @@ from onceward.errors import InvalidArgument, InvalidMessage, OncewardError
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
-from onceward.message.arguments import checks_arguments
+from onceward.message.arguments import LARGEST, checks_arguments
 from onceward.message.body import BYTES, Payload, decode, encode
 from onceward.message.clock import Millis
 from onceward.message.error_text import error_text
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SLICE: Final = 100
 """Dead letters replayed in one commit."""
 RETURNED: Final = [each.returned for each in STORING if each.returned is not None]
-ALL: Final = -1
+ALL: Final = LARGEST
 ANY: Final = dict.fromkeys(("reason", "origin", "peer", "session", "type"))
 
 

@@ -43,7 +43,7 @@ class Ping:
     """Milliseconds by which its clock is ahead of ours; negative if it is behind."""
 
 
-@checks_arguments(but=("accept",))
+@checks_arguments()
 class Peers:
     """The peers of an agent: registered here or found in the home, never created by messages."""
 

@@ -54,7 +54,7 @@ from onceward.file.directory import (
     register_at_opening,
 )
 from onceward.file.environment import load_settings
-from onceward.file.transaction import check_bindings, not_a_statement
+from onceward.file.transaction import bad_bindings, check_bindings, check_statement
 from onceward.hooks import AuditLog, Hooks
 from onceward.message.arguments import Accepted, checked
 from onceward.message.clock import Clock, monotonic
@@ -537,10 +537,12 @@ class Postbox(Session, EventSource):
             StoreError: the file itself failed.
 
         """
-        if not isinstance(sql, str):
-            raise not_a_statement(sql)
+        check_statement(sql)
         check_bindings(bindings)
-        return self._db.query(sql, bindings)
+        try:
+            return self._db.query(sql, bindings)
+        except (TypeError, KeyError, OverflowError) as error:
+            raise bad_bindings(bindings, error) from error
 
     @checked
     def history(self, **filters: Unpack[HistoryFilters]) -> Page:
@@ -733,6 +735,7 @@ class Postbox(Session, EventSource):
 
         return self._db.write(lambda tx: maintenance.prune_archived_marks(tx, rows, before=before))
 
+    @checked
     def stop(self, timeout: Span | None = None) -> None:
         """
         Stop claiming and pushing; settle finished messages, give the others back.
@@ -764,6 +767,7 @@ class Postbox(Session, EventSource):
         for engine in cancelled:
             engine.join(max(0.0, deadline - monotonic()))
 
+    @checked
     def close(self, timeout: Span | None = None) -> None:
         """
         Stop the engines as ``stop`` does, and close the file; a second call does nothing.

@@ -164,6 +164,7 @@ class Session:
 
     # -- asking -----------------------------------------------------------------------------
 
+    @checked
     def request(
         self,
         to: str,
@@ -189,6 +190,7 @@ class Session:
         message = self._outbox.compose(self.name, to, body, options)
         return partial(requests.add_request, outbox=self._outbox, message=message, timeout=timeout)
 
+    @checked
     def ask(
         self,
         to: str,
@@ -219,6 +221,7 @@ class Session:
             ticket = self._db.write(work)
         return self.result(ticket, reply=reply, timeout=timeout)
 
+    @checked
     def result(self, ticket: Ticket | str, *, reply: TypeForm[T], timeout: Span = 0.0) -> T:
         """
         Return the reply to a ticket, waiting at most *timeout* seconds.
@@ -288,6 +291,7 @@ class Session:
 
     # -- receiving --------------------------------------------------------------------------
 
+    @checked
     def receive(
         self,
         type: TypeForm[Body] | str | None = None,
@@ -321,6 +325,7 @@ class Session:
             raise
         return found
 
+    @checked
     def messages(
         self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> Iterator[Message[Body]]:

@@ -413,16 +413,26 @@ class TransactionHost(Protocol):
         ...
 
 
-def not_a_statement(sql: object) -> InvalidArgument:
-    """Return the error for a value in place of a statement."""
-    return InvalidArgument(f"sql={quoted(sql)} must be text: a statement of SQL")
+def check_statement(sql: object) -> None:
+    """Raise InvalidArgument for a value that is no statement."""
+    if not isinstance(sql, str) or not sql or "\0" in sql:
+        raise InvalidArgument(f"sql={quoted(sql)} must be text: a statement of SQL")
 
 
-def check_bindings(bindings: object) -> None:
-    """Raise InvalidArgument for a value that holds no bindings."""
-    if bindings is not None and not isinstance(bindings, Sequence | Mapping):
+def check_bindings(bindings: object, error: Exception | None = None) -> None:
+    """Raise InvalidArgument for a value that holds no bindings, or if *error* came from them."""
+    if bindings is not None and (
+        isinstance(bindings, str | bytes) or not isinstance(bindings, Sequence | Mapping)
+    ):
         msg = f"bindings={quoted(bindings)} must be a list or a mapping of values"
         raise InvalidArgument(msg)
+    if isinstance(error, TypeError | KeyError | OverflowError):
+        raise bad_bindings(bindings, error) from error
+
+
+def bad_bindings(bindings: object, error: Exception) -> InvalidArgument:
+    """Return the error for bindings that a statement does not take."""
+    return InvalidArgument(f"bindings={quoted(bindings)} do not fit the statement: {error!r}")
 
 
 def refuse_pragma(sql: str) -> None:

@@ -8,19 +8,21 @@ their values where they use them instead.
 
 from __future__ import annotations
 
+import os
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, wraps
+from inspect import unwrap
 from itertools import chain, cycle
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from typing_extensions import TypeForm
 
 from onceward.errors import InvalidArgument
-from onceward.message.names import quoted
+from onceward.message.names import is_text, quoted
 from onceward.message.times import Span, seconds
 from onceward.message.validators import check_type
 
@@ -28,6 +30,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
 SPAN: Final = typing.get_args(Span)
+LISTS: Final = {Iterable, Sequence, Collection}
+"""Types of lists; a text or a mapping in their place is a mistake, though it can be iterated."""
+WORDS: Final = "text"
+"""The parameter that is searched for words: any text may hold some."""
+MAYBE_EMPTY: Final = {"name", "agent", "session", "topic", "topics", "pattern", "patterns", WORDS}
+"""Parameters whose empty text finds nothing, or has an error of its own."""
+LARGEST: Final = 2**62
+"""The largest number of an argument; the file stores its double, less one."""
 SPELLED: Final[dict[Any, str]] = {
     str: "text",
     int: "a whole number",
@@ -56,30 +66,55 @@ class Accepted:
     """The only texts; None: any."""
     spans: bool = False
     """Whether its texts are spans of time."""
+    empty: bool = False
+    """Whether its text may be empty."""
 
     def check(self, name: str, value: object) -> None:
-        """Raise InvalidArgument for a value of another type."""
-        if not isinstance(value, self.types):
+        """Raise InvalidArgument for a value of another type, or one that means nothing."""
+        self._check_value(name, value)
+        if value == "" and not (self.empty or name in MAYBE_EMPTY):
+            raise InvalidArgument(f"{name}='' must not be empty")
+        if self.spans and value is not None:
+            seconds(name, cast("Span", value))
+        elif isinstance(value, int | float) and not 0 <= value <= LARGEST:
+            raise InvalidArgument(f"{name}={quoted(value)} must be 0 to {LARGEST}")
+
+    def _check_value(self, name: str, value: object) -> None:
+        """Check the type of a value and of its items, and the characters of texts."""
+        if not self._fits(value):
             if self.forms:
                 check_type(name, value)
                 return
             told = " or ".join(dict.fromkeys(SPELLED.get(one, one.__name__) for one in self.types))
-            msg = f"{name}={quoted(value)} must be {told}"
-            raise InvalidArgument(msg)
-        if isinstance(value, str) and self.choices is not None and value not in self.choices:
-            msg = f"{name}={quoted(value)} is not one of {', '.join(sorted(self.choices))}"
-            raise InvalidArgument(msg)
-        if self.spans and value is not None:
-            seconds(name, cast("Span", value))
-        if self.items is not None and isinstance(value, Collection) and not isinstance(value, str):
+            raise InvalidArgument(f"{name}={quoted(value)} must be {told}")
+        if isinstance(value, str):
+            self._check_text(name, value)
+        elif self.items is not None and isinstance(value, Collection):
             for each in _items(value):
-                self.items.check(f"an item of {name}", each)
+                self.items._check_value(f"an item of {name}", each)
+
+    def _fits(self, value: object) -> bool:
+        """Return whether a value is of an accepted type: True is no number, a text no list."""
+        if isinstance(value, bool):
+            return bool in self.types
+        if isinstance(value, str | bytes | Mapping) and self.items is not None:
+            return isinstance(value, tuple(set(self.types) - LISTS))
+        return isinstance(value, self.types)
+
+    def _check_text(self, name: str, text: str) -> None:
+        if self.choices is not None and text not in self.choices:
+            msg = f"{name}={quoted(text)} is not one of {', '.join(sorted(self.choices))}"
+            raise InvalidArgument(msg)
+        if name == WORDS:
+            return
+        if "\0" in text or not (os.PathLike in self.types or is_text(text)):
+            msg = f"{name}={quoted(text)} must hold neither NUL nor half a surrogate pair"
+            raise InvalidArgument(msg)
 
 
 def checked(call: Callable[P, R]) -> Callable[P, R]:
     """Return *call*, which raises InvalidArgument first for an argument of another type."""
-    read = cache(lambda: accepted(call))
-    code = call.__code__
+    read, code = cache(lambda: accepted(unwrap(call))), unwrap(call).__code__
     names = code.co_varnames[: code.co_argcount]
     rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :][:1]  # of *others
 
@@ -116,7 +151,20 @@ def accepted(call: Callable[..., Any]) -> dict[str, Accepted | None]:
     options = [name for name in hints if typing.get_origin(hints[name]) is typing.Unpack]
     for name in options:
         hints |= typing.get_type_hints(typing.get_args(hints.pop(name))[0])
-    return {name: _accepted(hint) for name, hint in hints.items()}
+    found = {name: _accepted(hint) for name, hint in hints.items()}
+    for name in _maybe_empty(call):
+        rule = found.get(name)
+        if rule is not None:
+            found[name] = replace(rule, empty=True)
+    return found
+
+
+def _maybe_empty(call: Callable[..., Any]) -> Iterator[str]:
+    """Yield the parameters whose default is an empty text."""
+    code, defaults = call.__code__, call.__defaults__ or ()
+    positional = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    given = chain(zip(positional, defaults, strict=True), (call.__kwdefaults__ or {}).items())
+    return (name for name, default in given if default == "")
 
 
 def _accepted(hint: Any) -> Accepted | None:

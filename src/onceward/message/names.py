@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeVar
 
@@ -12,6 +12,7 @@ from onceward.message.clock import Millis
 from onceward.message.vocabulary import ChannelRole
 
 T = TypeVar("T")
+F = TypeVar("F")
 LONGEST: Final = 60
 """Maximum characters of a value in an error text."""
 
@@ -82,10 +83,32 @@ def plain_text(field: str, value: str) -> str:
 
 
 def listed(field: str, given: Iterable[T]) -> Iterable[T]:
-    """Return *given* if it is a list or another iterable; raise InvalidArgument otherwise."""
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
+    """
+    Return *given* if it is a list or another iterable of values; raise InvalidArgument otherwise.
+
+    The letters of a text and the keys of a mapping are not meant.
+    """
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         msg = f"{field}={quoted(given)} must be a list"
         raise InvalidArgument(msg)
+    return given
+
+
+def is_text(text: str) -> bool:
+    """Return whether a text consists of characters."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
+def check_function(field: str, given: F) -> F:
+    """Return *given* if it can be called; raise InvalidArgument otherwise."""
+    if not callable(given):
+        raise InvalidArgument(f"{field}={quoted(given)} must be a function")
     return given
 
 
@@ -189,6 +212,8 @@ def checked_description(text: str) -> str:
     """Return *text* if it is a valid description; raise InvalidArgument otherwise."""
     if not isinstance(text, str) or len(text) > DESCRIPTION_MAX or "\x00" in text:
         raise InvalidArgument(f"a description has at most {DESCRIPTION_MAX} characters and no NUL")
+    if not is_text(text):
+        raise InvalidArgument(f"description={quoted(text)} holds half a surrogate pair")
     return text
 
 

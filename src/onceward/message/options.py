@@ -173,7 +173,9 @@ def _expiry(given: MessageOptions, now: Millis) -> Millis | None:
 
 def given_headers(options: MessageOptions | SendOptions) -> Mapping[str, Any]:
     """Return the caller's extension attributes; raise InvalidMessage unless it is a mapping."""
-    headers = options.get("headers") or {}
+    headers = options.get("headers")
+    if headers is None:
+        return {}
     if not isinstance(headers, dict) and not isinstance(headers, Mapping):
         msg = f"headers={quoted(headers)} must be a mapping of names to values"
         raise InvalidMessage(msg)
@@ -184,11 +186,11 @@ def _extensions(given: MessageOptions, _: Millis) -> dict[str, Any] | None:
     """Return the checked extension attributes of a message, or None."""
     ephemeral = given.get("ephemeral")
     headers: dict[str, Any] = dict(given_headers(given))
-    if ephemeral:
-        if ephemeral is not True:
-            msg = f"ephemeral={quoted(ephemeral)} must be True or False"
-            raise InvalidMessage(msg)
+    if ephemeral is True:
         headers[EPHEMERAL] = True
+    elif ephemeral is not None and ephemeral is not False:
+        msg = f"ephemeral={quoted(ephemeral)} must be True or False"
+        raise InvalidMessage(msg)
     for name, value in headers.items():
         if name in RESERVED_ATTRIBUTES:
             msg = f"header {name!r} is an attribute of the frame: use send's argument"
@@ -290,6 +292,8 @@ def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptio
     return frame.replyto or frame.sender, parse_options(named)
 
 
+MOST: Final = 2**62
+"""The largest number of an option; SQLite holds it."""
 WITHIN: Final = 0.2
 """Default seconds that a message waits for others of its batch."""
 ALONE: Final = ("concurrency", "rate", "unique_for", "keep_result")
@@ -407,7 +411,7 @@ def _rate(field: str, given: GivenRate) -> Rate:
 
 def whole_number(field: str, given: int | None, why: str) -> int | None:
     """Return a number from 1, or None; raises InvalidArgument for any other."""
-    if given is None or (type(given) is int and given > 0):
+    if given is None or (type(given) is int and 0 < given <= MOST):
         return given
     raise InvalidArgument(f"{field}={quoted(given)}: {why}")
 
@@ -506,7 +510,7 @@ PLAIN_STEP: Final = StepRules()
 RETRIES: Final = ("attempts", "retry", "retry_on", "no_retry")
 READ_STEP: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "name": plain_text,
-    "version": lambda name, given: given and plain_text(name, given),
+    "version": lambda name, given: given if given == "" else plain_text(name, given),
     "keep_failure": _flag,
     "tx": _flag,
 }

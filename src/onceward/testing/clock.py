@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from onceward.message.arguments import checked
 from onceward.message.clock import Millis
 from onceward.message.times import Span, millis
 
@@ -19,6 +20,7 @@ class ManualClock:
     Pass one clock to every postbox of a test, so that they share the time.
     """
 
+    @checked
     def __init__(self, start_at: Millis = START_AT) -> None:
         self._wall, self._waited = start_at, 0
 
@@ -46,4 +48,7 @@ class ManualClock:
         """Set the wall clock forward, or back by a negative *span*, as a time server does."""
         if isinstance(span, timedelta):
             span = span.total_seconds()
-        self._wall += millis("step()", span) if isinstance(span, str) else round(1000 * span)
+        if isinstance(span, int | float) and span < 0:
+            self._wall -= millis("span", -span)
+        else:
+            self._wall += millis("span", span)

@@ -16,6 +16,7 @@ from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Accept
 from onceward.features.checks.invariants import Violation
 from onceward.file.environment import load_settings
+from onceward.message.arguments import checked, checks_arguments
 from onceward.message.body import Body, Msg, decode
 from onceward.message.events import Event
 from onceward.message.frame import Frame
@@ -40,6 +41,7 @@ ROUNDS: Final = 10_000
 EVERYTHING: Final = 1_000_000
 
 
+@checks_arguments()
 class Harness:
     """
     An agent under test, with the peers that write to it.
@@ -49,6 +51,7 @@ class Harness:
     is due. Settings are given as keywords, as for ``Postbox``.
     """
 
+    @checked
     def __init__(
         self,
         agent: Agent | str,
@@ -60,7 +63,7 @@ class Harness:
         self._agent = agent if isinstance(agent, Agent) else Agent(agent)
         self._given = {**STEADY, **settings}
         self._settings = load_settings(None, self._given)
-        self.clock = clock or ManualClock()
+        self.clock = ManualClock() if clock is None else clock
         """The time of all postboxes of this harness."""
         self._folder = TemporaryDirectory(prefix="onceward-")
         self._life = Life(self._path(self._agent.name))

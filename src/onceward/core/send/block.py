@@ -23,8 +23,9 @@ from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended
 from onceward.file.transaction import (
     StoreTransaction,
+    bad_bindings,
     check_bindings,
-    not_a_statement,
+    check_statement,
     refuse_pragma,
 )
 from onceward.message.names import listed
@@ -76,15 +77,17 @@ class Transaction:
 
         """
         tx = self._tx if self._open and self._tx.alive else self._alive()
-        if not isinstance(sql, str):
-            raise not_a_statement(sql)
+        if not isinstance(sql, str) or not sql or isinstance(bindings, str | bytes):
+            check_statement(sql)
+            check_bindings(bindings)
         if "pragma" in sql.lower():
             refuse_pragma(sql)
         try:
             found = tx.rows(sql, bindings)
         except Exception as error:
             self._check_open(tx, error)
-            check_bindings(bindings)
+            check_statement(sql)
+            check_bindings(bindings, error)
             raise self._translate(error) from error
         if not tx.alive:
             self._check_open(tx)
@@ -93,12 +96,13 @@ class Transaction:
     def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
         """Run *sql* once for each of *bindings*."""
         tx = self._alive()
-        if not isinstance(sql, str):
-            raise not_a_statement(sql)
+        check_statement(sql)
         if "pragma" in sql.lower():
             refuse_pragma(sql)
         try:
             tx.many(sql, listed("bindings", bindings))
+        except (TypeError, KeyError, OverflowError) as error:
+            raise bad_bindings(bindings, error) from error
         except Exception as error:
             raise self._translate(error) from error
         self._check_open(tx)

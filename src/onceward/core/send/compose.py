@@ -480,10 +480,12 @@ def _compose(
     if limit is not None and (size := size_of(body, payload)) > limit:
         refuse("content", f"{size} bytes exceed max_message_size {limit}", size)
     size = composer.check_size(body, payload)
-    root = options.get("correlation_id") or _root(composer, session, options)
+    root = options.get("correlation_id")
+    root = _root(composer, session, options) if root is None else root
     if rooted:
         options = {**options, "correlation_id": root}
-    kind = options.get("type") or payload.type
+    kind = options.get("type")
+    kind = payload.type if kind is None else kind
     headers = composer.headers(session, PLACEHOLDER, kind, payload.media, options=options, now=now)
     created_at = max(now, since)
     copies = _copies(composer, headers, recipients, payload.text, created_at)
@@ -497,7 +499,8 @@ def _root(composer: Composer, session: str, options: MessageOptions) -> str:
         return composer.mint()
     plain_text("key", key)
     named = (session, options.get("channel") or "", options.get("topic") or "", key)
-    return sha256("\0".join(named).encode()).hexdigest()[:32]
+    joined = "\0".join(map(str, named)).encode(errors="surrogatepass")  # checked with the headers
+    return sha256(joined).hexdigest()[:32]
 
 
 def _copies(

@@ -692,15 +692,18 @@ def task(
     However the task ends there, one ``worker_result`` returns to the session *caller*.
     """
     named = parse_options(options)
-    spawned = session or f"{to}-{_session_token(to, named)}"
+    spawned = f"{to}-{_session_token(to, named)}" if session is None else session
     headers: dict[str, Any] = {**given_headers(named), CALLER: caller}
     return outbox.compose(spawned, to, body, {**named, "headers": headers})
 
 
 def _session_token(to: str, named: MessageOptions) -> str:
     """Return the name of a task's session; the same key or id gives the same one."""
-    chosen = named.get("message_id") or named.get("key")
-    return sha256(f"{to}\0{chosen}".encode()).hexdigest()[:12] if chosen else new_token()[:12]
+    chosen = named.get("message_id")
+    chosen = named.get("key") if chosen is None else chosen
+    if chosen is None:
+        return new_token()[:12]
+    return sha256(f"{to}\0{chosen}".encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def task_of(handled: HandledMessage) -> Frame | None:

@@ -146,7 +146,7 @@ FindMessages = Callable[..., Page]
 """Finds past messages of a file by filters; see ``Postbox.history``."""
 
 
-@checks_arguments(but=("messages", "receive", "send"))
+@checks_arguments(but=("send",))
 class Channel:
     """
     One channel, from the view of this agent.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -349,7 +350,7 @@ def find(
     """
     if limit < 0 or offset < 0:
         raise InvalidArgument("limit and offset must not be negative")
-    cuts = _cuts(after)
+    cuts, limit = _cuts(after), min(limit, sys.maxsize - offset - 1)
     with _wanted(
         db.agent, {name: value for name, value in filters.items() if value is not None}, db.now()
     ) as wanted:

@@ -112,7 +112,7 @@ class MailboxFields:
         return f"<{type(self).__name__} {name} of {self.owner}>"
 
 
-@checks_arguments(but=("lease", "receive", "send"))
+@checks_arguments(but=("send",))
 class Mailbox(MailboxFields):
     """
     One mailbox of the home, until it expires.
@@ -339,7 +339,7 @@ class Mailbox(MailboxFields):
         self,
         group: str,
         handler: Handler,
-        type: Any = None,
+        type: TypeForm[object] | str | None = None,
         *,
         limit: int = 1,
         timeout: Span | None = 0.0,

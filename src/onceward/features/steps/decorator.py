@@ -21,6 +21,7 @@ from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import OUTPUT, RUNNING, RunningStep
 from onceward.message.ids import new_token
+from onceward.message.names import check_function
 from onceward.message.options import StepOptions, step_rules
 
 P = ParamSpec("P")
@@ -127,6 +128,7 @@ def _unread(name: str | None) -> OutputStream:
 
 
 def _as_step(function: Callable[..., Any], options: StepOptions) -> Callable[..., Any]:
+    check_function("function", function)
     made: Any = _async_step(function) if is_coroutine(function) else _plain_step(function)
     made.__onceward_step__ = (function, options)
     return made  # type: ignore[no-any-return]

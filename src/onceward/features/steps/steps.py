@@ -54,7 +54,7 @@ from onceward.message.body import BYTES, decode, encode, message_type
 from onceward.message.clock import Millis
 from onceward.message.error_text import error_text, is_honest
 from onceward.message.log import log
-from onceward.message.names import byte_length
+from onceward.message.names import byte_length, check_function
 from onceward.message.options import StepOptions, StepRules, step_rules
 from onceward.message.times import Span, millis
 
@@ -653,7 +653,7 @@ def declared(
     """Return the function of a step and its options, merged with those of ``@step``."""
     declared = getattr(function, "__onceward_step__", None)
     if declared is None:
-        return function, step_rules(options)
+        return check_function("function", function), step_rules(options)
     plain, own = declared
     return plain, step_rules({**own, **options})
 
