@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 import textwrap
+from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
@@ -67,6 +73,74 @@ def test_a_function_may_be_declared_again_by_its_own_source() -> None:
     assert ["job"] == [each.pattern for each in agent.handlers]
 
 
+MODULE = """
+from functools import wraps
+from {app} import agent, done
+
+def logged(function):
+    @wraps(function)
+    def call(*args):
+        return function(*args)
+    return call
+
+@agent.on("job")
+@logged
+def work(body):
+    done.append(("work", {version}))
+
+@agent.at_open
+def prepare(box):
+    done.append(("prepare", {version}))
+
+@agent.session("chat-*")
+def talk(run):
+    done.append(("talk", {version}))
+"""
+
+
+@pytest.mark.parametrize("way", ["reload", "import again"])
+def test_an_edited_module_may_be_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Its newest functions are called, each once, whatever their lines and decorators."""
+    agent, done = Agent("a"), list[tuple[str, int]]()
+    app = ModuleType("app_" + way.replace(" ", "_"))
+    app.agent, app.done = agent, done  # type: ignore[attr-defined]
+    name, source = f"handlers_of_{app.__name__}", tmp_path / f"handlers_of_{app.__name__}.py"
+    monkeypatch.setitem(sys.modules, app.__name__, app)
+    monkeypatch.syspath_prepend(tmp_path)
+    for version, more in enumerate(["", "# a line more\n"]):
+        source.write_text(more + MODULE.format(app=app.__name__, version=version))
+        os.utime(source, (version, version))  # the compiled file is that of another text
+        if version and way == "reload":
+            importlib.reload(sys.modules[name])
+        else:
+            sys.modules.pop(name, None)
+            importlib.invalidate_caches()
+            importlib.import_module(name)
+    monkeypatch.delitem(sys.modules, name)
+    with Harness(agent) as harness:
+        harness.postbox.send("a", 1, type="job")
+        harness.postbox.session("chat-1").send("a", "hello")
+        harness.deliver()
+
+    assert [("prepare", 1), ("talk", 1), ("work", 1)] == sorted(done)
+
+
+def test_the_same_agent_may_be_included_again() -> None:
+    """A cell that includes it may run again."""
+    agent, part, done = Agent("a"), Agent("part"), list[str]()
+    part.on("job")(lambda _: done.append("job"))
+    part.at_open(lambda _: done.append("open"))
+    for _ in range(2):
+        agent.include(part)
+    with Harness(agent) as harness:
+        harness.send(1, type="job")
+        harness.deliver()
+
+    assert ["open", "job"] == done
+
+
 def test_another_function_is_no_repetition() -> None:
     """Two functions of a file are two, also under one name, and so are those with other values."""
     agent = Agent("a")
@@ -100,8 +174,10 @@ def test_functions_at_opening_with_other_values_all_run() -> None:
         def create(box: object, table: str = table) -> None:
             made.append(table)
 
+        agent.at_open(partial(lambda each, _: made.append(f"partial {each}"), table))
+
     with Harness(agent):
-        assert ["a", "b"] == made
+        assert ["a", "partial a", "b", "partial b"] == made
 
 
 class Job(Msg, type="job"):

@@ -227,9 +227,8 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 def test_a_server_that_forks_opens_the_postbox_in_each_worker(tmp_path: Path) -> None:
     """The hooks of the page open it after the fork, and close it: the message is in its file."""
     page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
-    starts = {"shop.py": "```python shop.py\n", "gunicorn.conf.py": "ends:\n\n```py\n"}
-    for name, start in starts.items():
-        text = page.partition(start)[2].partition("```")[0]
+    for name in ("shop.py", "gunicorn.conf.py"):
+        text = page.partition(f"```python {name}\n")[2].partition("```")[0]
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "home").mkdir()
     with Postbox(tmp_path / "home" / "billing.db", agent="billing", start=False) as billing:

@@ -45,10 +45,11 @@ def write(folder: Path) -> list[str]:
     for page in PAGES:
         found = modules(page)
         name = re.sub(r"\W", "_", page.relative_to(ROOT).with_suffix("").as_posix())
+        beside = re.compile(rf"^import (?=({'|'.join(found)})$)", re.MULTILINE)
         for module, text in found.items():
-            path = folder / name / f"{module}.py"
+            path = folder / name / (re.sub(r"\W", "_", module) + ".py")
             path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(beside.sub("from . import ", text), encoding="utf-8")
         packages += [name] if found else []
     return packages
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from inspect import isfunction
-from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -168,8 +166,7 @@ class Agent(Handlers):
         An ``async def`` takes an AsyncPostbox, whichever face was opened, and is awaited.
         """
         _callable("at_open", work)
-        self._openings = [each for each in self._openings if not same_place(each, work)]
-        self._openings.append(work)
+        self._open_with(work)
         return work
 
     def waits(self, *what: type | str) -> None:
@@ -275,9 +272,7 @@ class Agent(Handlers):
             kind = f"schedule.{called}"
             self.on(kind, **options)(call)
             add = partial(_add_schedule, called, type=kind, **policies, **rule)
-            known = [each for each in self._openings if getattr(each, "args", ()) == (called,)]
-            self._openings = [each for each in self._openings if each not in known]
-            self._openings.append(add)
+            self._open_with(add)
             self._schedules.add(called)
             return call
 
@@ -288,13 +283,15 @@ class Agent(Handlers):
         if not isinstance(other, Agent):
             msg = f"include={quoted(other)} must be an Agent"
             raise InvalidArgument(msg)
+        self._leave_to(other)
         for handler in other.handlers:
-            self._check_new(handler.pattern, None)
+            self._check_new(handler.pattern, handler.call)
             included = _overridable(handler, self.overrides)
-            self.handlers.append(replace(included, around=(self._around, *handler.around)))
+            _put(self.handlers, replace(included, around=(self._around, *handler.around)))
         for served in other.sessions:
             self._serve(replace(served, around=(self._around, *served.around)))
-        self._openings += other._openings
+        for work in other._openings:
+            self._open_with(work)
         self._schedules |= other._schedules
         self._awaited |= other._awaited
         return self
@@ -355,11 +352,35 @@ class Agent(Handlers):
 
         return declare
 
+    def _leave_to(self, other: Agent) -> None:
+        """Remove what was included from an agent before: a cell runs again."""
+        its = {(each.pattern, id(each.call)) for each in other.handlers}
+        its |= {(each.pattern, id(each.call)) for each in other.sessions}
+        self.handlers[:] = [x for x in self.handlers if (x.pattern, id(x.call)) not in its]
+        self.sessions[:] = [x for x in self.sessions if (x.pattern, id(x.call)) not in its]
+
+    def _open_with(self, work: Callable[[Any], object]) -> None:
+        """Run *work* when the file is opened, in place of its earlier self."""
+        from onceward.api.same_place import declared, same_place  # noqa: PLC0415 - with handlers only
+
+        declared(work)
+        schedule = _schedule_of(work)
+        self._openings = [
+            each
+            for each in self._openings
+            if each is not work
+            and not (same_place(each, work) if schedule is None else _schedule_of(each) == schedule)
+        ]
+        self._openings.append(work)
+
     def _serve(self, handler: SessionHandler) -> None:
+        from onceward.api.same_place import declared, same_place  # noqa: PLC0415 - with handlers only
+
         known = next((each for each in self.sessions if each.pattern == handler.pattern), None)
         if known is not None and not same_place(known.call, handler.call):
             raise InvalidArgument(f"agent {self.name} already serves sessions {handler.pattern!r}")
         self._check_reached(self.handlers[0].pattern if self.handlers else None, [handler])
+        declared(handler.call)
         _put(self.sessions, handler)
 
     def _check_new(self, pattern: str, call: object) -> None:
@@ -368,12 +389,15 @@ class Agent(Handlers):
 
         A function may take the place of its earlier self: a notebook's cell is run again.
         """
+        from onceward.api.same_place import declared, same_place  # noqa: PLC0415 - with handlers only
+
         known = next((each for each in self.handlers if each.pattern == pattern), None)
         if known is not None and not same_place(known.call, call):
             raise InvalidArgument(f"agent {self.name} already handles {pattern!r}")
         if pattern in self._awaited:
             raise InvalidArgument(f"agent {self.name} waits for {pattern}, so no handler gets it")
         self._check_reached(pattern, self.sessions)
+        declared(call)
 
     def _check_reached(self, pattern: str | None, served: Iterable[SessionHandler]) -> None:
         """Raise InvalidArgument if runs of every session would take a handler's messages."""
@@ -404,20 +428,9 @@ def _put(known: list[H], new: H) -> None:
     known.append(new)
 
 
-def same_place(known: Any, new: Any) -> bool:
-    """
-    Return whether a function is another one, made again at the same place of a source.
-
-    Two functions of one name in a file are two, and so are those of one place that use other
-    values. The text of a notebook's cell is in no file: there the name is enough.
-    """
-    if known is new or not (isfunction(known) and isfunction(new)):
-        return False
-    first, second = known.__code__, new.__code__
-    named = (known.__module__, known.__qualname__) == (new.__module__, new.__qualname__)
-    values = (known.__closure__, known.__defaults__) == (new.__closure__, new.__defaults__)
-    at = (first.co_filename, first.co_firstlineno) == (second.co_filename, second.co_firstlineno)
-    return named and ((at and values) or not Path(second.co_filename).exists())
+def _schedule_of(work: Callable[[Any], object]) -> str | None:
+    """Return the schedule that a function declares when a file is opened; None for another."""
+    return str(work.args[0]) if isinstance(work, partial) and work.func is _add_schedule else None
 
 
 def _add_schedule(name: str, box: Any, **rule: Any) -> None:
