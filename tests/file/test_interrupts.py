@@ -1,5 +1,6 @@
 """Ctrl-C between any two steps of a writer interrupts its own thread and no other."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,6 +13,7 @@ from tests.interrupts import TooLong, interrupted
 from tests.waiting import until
 
 from onceward import Postbox
+from onceward.api import session
 from onceward.errors import OutcomeUnknown
 from onceward.file import file_checks, group_commit, transaction
 from onceward.file.group_commit import ReplacedFileDetector, Writer
@@ -251,3 +253,28 @@ def test_a_second_interrupt_leaves_neighbours_with_ids_to_ask_for(
     assert isinstance(beside, OutcomeUnknown)
     assert ["pending"] * 2 == list(map(box.resolve, beside.message_ids))
     assert {1, 2, 3} == {past.body for past in box.history().messages}
+
+
+def hold_turn(box: Postbox, _: object) -> None:
+    """Take the turn to write, as a change of settings does."""
+    with box._db.writer.exclusive():
+        pass
+
+
+@pytest.mark.parametrize("lead", [in_a_block, hold_turn])
+def test_an_interrupted_block_is_over_while_its_exception_lives(
+    opened: Open, lead: Callable[[Postbox, object], object]
+) -> None:
+    """Whenever it comes, a send in the except clause is a commit of its own."""
+    box, nth, hit = opened(durability="fast", busy_timeout=1.0), 0, ["start"]
+    rooms = {*ROOMS, str(contextlib.__file__), str(session.__file__)}
+    while hit:
+        nth += 1
+        with interrupted(nth, TooLong, when=lambda: True, rooms=rooms) as hit:
+            try:
+                lead(box, nth)
+            except TooLong:
+                assert not box._db.writer.queue.taken, hit
+        box.send("b", nth)
+
+    assert nth > 10

@@ -257,7 +257,7 @@ class AsyncBridge:
                 joining = []
                 call.run()
             self._together(joining)
-            self._loop.call_soon_threadsafe(_arrive, batch)
+            self._loop.call_soon_threadsafe(_arrive, self._loop, batch)
 
     def _together(self, calls: list[PendingCall]) -> None:
         """Run calls that write, as one batch of the write queue."""
@@ -282,9 +282,14 @@ class AsyncBridge:
         self._block_thread.shutdown(wait=False)
 
 
-def _arrive(batch: list[PendingCall]) -> None:
-    for call in batch:
-        call.arrive()
+def _arrive(loop: asyncio.AbstractEventLoop, batch: list[PendingCall]) -> None:
+    """Pass the outcomes on; a signal's exception in one does not keep the others."""
+    try:
+        for call in batch:
+            call.arrive()
+    except BaseException:
+        loop.call_soon(_arrive, loop, [call for call in batch if not call.future.done()])
+        raise
 
 
 def _leave_block(block: Any, about: tuple[Any, Any, Any]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
+from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack
 
 from typing_extensions import TypeForm
@@ -24,6 +25,7 @@ from onceward.errors import (
     InvalidMessage,
 )
 from onceward.file.database import Database
+from onceward.file.group_commit import Block
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checked
 from onceward.message.body import Body
@@ -74,8 +76,7 @@ class Session:
         """Name the session."""
         return f"<Session {self.name} of {self._db.agent}>"
 
-    @contextmanager
-    def begin(self) -> Iterator[Transaction]:
+    def begin(self) -> AbstractContextManager[Transaction]:
         """
         Open a transaction for your statements and messages.
 
@@ -88,12 +89,7 @@ class Session:
             OutcomeUnknown: COMMIT raised; ask ``resolve`` for the ids it names.
 
         """
-        with self._db.transaction() as tx:
-            yours = self._is_over(tx)
-            try:
-                yield yours
-            finally:
-                yours._finish()
+        return UserBlock(self._db.transaction(), self._is_over)
 
     def _is_over(self, tx: StoreTransaction) -> Transaction:
         """Return the user's view of an open transaction."""
@@ -382,3 +378,35 @@ class Session:
         from onceward.features.history import history  # noqa: PLC0415 - rarely needed
 
         return history.find(self._db, session=self.name, **filters)
+
+
+class UserBlock(AbstractContextManager[Transaction]):
+    """A block of a file's transaction, with the user's view of it."""
+
+    __slots__ = ("_block", "_view", "_yours")
+
+    def __init__(self, block: Block, view: Callable[[StoreTransaction], Transaction]) -> None:
+        self._block, self._view = block, view
+
+    def __enter__(self) -> Transaction:
+        """Open the transaction; see ``Session.begin``."""
+        try:
+            self._yours = yours = self._view(self._block.__enter__())
+        except BaseException as error:
+            self._block.__exit__(type(error), error, error.__traceback__)
+            raise
+        return yours
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or undo the block if it failed."""
+        try:
+            self._yours._finish()
+        except BaseException as failed:
+            self._block.__exit__(type(failed), failed, failed.__traceback__)
+            raise
+        self._block.__exit__(kind, error, trace)

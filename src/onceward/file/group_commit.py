@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, get_ident
+from types import TracebackType
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
 from onceward.errors import (
@@ -35,6 +36,7 @@ from onceward.file.interrupts import OWN_ERRORS, interrupts_step, interrupts_wor
 from onceward.file.transaction import (
     Execute,
     Handle,
+    NestedBlock,
     OwnReceiver,
     Store,
     StoreTransaction,
@@ -43,6 +45,7 @@ from onceward.file.transaction import (
 from onceward.message.clock import monotonic
 
 T = TypeVar("T")
+H = TypeVar("H")
 GROUP_MAX: Final = 512
 FULL: Final = "PRAGMA synchronous = full"
 NORMAL: Final = "PRAGMA synchronous = normal"
@@ -686,33 +689,9 @@ class Writer:
         finally:
             self.thread_transactions.bind(host)
 
-    @contextmanager
-    def transaction(self) -> Iterator[StoreTransaction]:
+    def transaction(self) -> Block:
         """Open a transaction for the caller's own statements, or join this thread's."""
-        self.thread_transactions.join()
-        if self.held:
-            tx = self.open_transaction()
-            tx.blocks += 1
-            try:
-                with tx.nested():
-                    yield tx
-                    if not tx.alive:  # its savepoint is also gone
-                        raise StoreFault(ENDED)
-            finally:
-                tx.blocks -= 1
-            return
-        request: WriteRequest[Any] = WriteRequest(None)
-        try:
-            yield self._open(request)
-            self.commit()
-        except CLOSED_ERRORS as error:
-            self._leave(request)
-            if self.queue.closed:
-                raise StoreClosed(TAKEN) from error
-            raise
-        except BaseException:
-            self._leave(request)
-            raise
+        return Block(self)
 
     def begin(self) -> StoreTransaction:
         """Take the turn and open a transaction; any thread may ``commit`` or ``rollback`` it."""
@@ -773,23 +752,15 @@ class Writer:
         """Undo all writes since ``begin`` and pass the turn on."""
         self._leave(cast("WriteRequest[Any]", self._host))
 
-    @contextmanager
-    def exclusive(self) -> Iterator[Handle]:
+    def exclusive(self) -> Turn[Handle]:
         """Lend the connection outside any transaction, to change its settings."""
-        request: WriteRequest[Any] = WriteRequest(None)
-        try:
-            yield self._store.writing_connection(self.queue.enter(request))
-        finally:
-            self.queue.leave(request)
+        return Turn(self, lambda request: self._store.writing_connection(self.queue.enter(request)))
 
-    @contextmanager
-    def exclusive_if_free(self) -> Iterator[Handle | None]:
+    def exclusive_if_free(self) -> Turn[Handle | None]:
         """Lend the connection as ``exclusive``; None if it is not open, or a thread writes."""
-        request: WriteRequest[Any] = WriteRequest(None)
-        try:
-            yield self.handle if self.queue.enter_if_free(request) else None
-        finally:
-            self.queue.leave(request)
+        return Turn(
+            self, lambda request: self.handle if self.queue.enter_if_free(request) else None
+        )
 
     def detach(self) -> None:
         """Prevent threads from joining the open transaction until one attaches to it."""
@@ -1067,3 +1038,98 @@ class Writer:
                 self._rollback()
         finally:
             self.queue.leave(request)
+
+
+class Turn(AbstractContextManager[H]):
+    """
+    The turn to write during a ``with`` block.
+
+    A generator would keep it for as long as an exception lives that a signal raised in the frames
+    of ``contextlib``.
+    """
+
+    __slots__ = ("_enter", "_request", "_writer")
+
+    def __init__(self, writer: Writer, enter: Callable[[WriteRequest[Any]], H]) -> None:
+        self._writer, self._enter = writer, enter
+        self._request: WriteRequest[Any] = WriteRequest(None)
+
+    def __enter__(self) -> H:
+        """Take the turn."""
+        try:
+            lent = self._enter(self._request)
+        except BaseException:
+            self._writer.queue.leave(self._request)
+            raise
+        return lent
+
+    def __exit__(self, *_: object) -> None:
+        """Pass the turn on."""
+        try:
+            self._writer.queue.leave(self._request)
+        except BaseException:
+            self._writer.queue.leave(self._request)  # an interrupt may have come before the first
+            raise
+
+
+class Block(AbstractContextManager[StoreTransaction]):
+    """The transaction of a ``with`` block, or a savepoint of this thread's open transaction."""
+
+    __slots__ = ("_nested", "_request", "_tx", "_writer")
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._request: WriteRequest[Any] = WriteRequest(None)
+        self._nested: NestedBlock | None = None
+        self._tx: StoreTransaction | None = None
+
+    def __enter__(self) -> StoreTransaction:
+        """Open the transaction, or join."""
+        self._writer.thread_transactions.join()
+        if self._writer.held:
+            return self._join(self._writer.open_transaction())
+        try:
+            tx = self._writer._open(self._request)
+        except BaseException as error:
+            self._writer._leave(self._request)
+            if isinstance(error, CLOSED_ERRORS) and self._writer.queue.closed:
+                raise StoreClosed(TAKEN) from error
+            raise
+        return tx
+
+    def _join(self, tx: StoreTransaction) -> StoreTransaction:
+        nested = tx.nested()
+        nested.__enter__()
+        self._nested, self._tx = nested, tx
+        tx.blocks += 1
+        return tx
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or undo the block if it failed."""
+        try:
+            if self._tx is not None:
+                self._leave_joined(self._tx, kind)
+            elif error is None:
+                self._writer.commit()
+        except CLOSED_ERRORS as failed:
+            error = failed
+            if not self._writer.queue.closed:
+                raise
+        finally:
+            if self._tx is None:
+                self._writer._leave(self._request)
+        if isinstance(error, CLOSED_ERRORS) and self._tx is None and self._writer.queue.closed:
+            raise StoreClosed(TAKEN) from error
+
+    def _leave_joined(self, tx: StoreTransaction, failed: type[BaseException] | None) -> None:
+        tx.blocks -= 1
+        nested = cast("NestedBlock", self._nested)
+        if failed is None and not tx.alive:  # its savepoint is also gone
+            nested.__exit__(StoreFault)
+            raise StoreFault(ENDED)
+        nested.__exit__(failed)
