@@ -178,7 +178,7 @@ class Thinking:
 
     def _prove_lease(self, process: Process, ctx: Context, what: str) -> None:
         """Judge what a worker has just stored: it still had its message."""
-        lane, token, owner, _ = ctx._steps._home.lease  # type: ignore[attr-defined]
+        lane, token, owner = ctx._steps._home.lease[:3]  # type: ignore[attr-defined]
         if process not in self.world.clones:
             file = self.world.history.files[process.agent]
             if not file.ask(HELD, (lane, token, owner)):

@@ -33,6 +33,9 @@ ROUNDS: Final = 150
 PAUSE: Final = 9.0
 """Seconds between two rounds of the end: longer than any backoff of the weather."""
 
+MISTAKES: Final = (AttributeError, LookupError, NameError, TypeError, ValueError)
+"""What no handler raises on purpose: the code of the world no longer fits the package."""
+
 GREETING: Final = {"n": 0, "do": "note"}
 
 _founded: dict[tuple[str, ...], bytes] = {}
@@ -202,6 +205,10 @@ class Simulation:
                 answer = call(body, context)
             except Fatal:
                 self._die_of(process, context, died)
+            except MISTAKES as error:
+                if not isinstance(error, OncewardError):
+                    self.history.wrong.append(f"{process.agent}: its handler is broken: {error!r}")
+                raise
             context.tx.execute(EFFECT, (context.message.id, context.message.sender))
             self.note("handled", process.agent, context.message.id, context.message.attempt)
             self.meanwhile()
