@@ -1,5 +1,6 @@
 """Threads that open, close and read one file at once: none gets an error that the others made."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,6 +113,7 @@ def test_a_connection_that_was_closed_during_the_look_holds_no_file_foreign(
 ) -> None:
     """Its descriptor was seen, and is gone when the connections are compared: look again."""
     monkeypatch.setattr(database, "OPENED_OR_CLOSED", 0.0)
+    monkeypatch.setattr(descriptors, "MANY", sys.maxsize)  # look now, however many are open
     first, holder, seen = Database.open(path), descriptors.table.holder, list[bool]()
     with paused_while_it_connects(lambda: first.ask(ONE)) as (reading, go_on):
         first.close()
