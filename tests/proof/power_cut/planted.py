@@ -14,6 +14,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import apsw
+from tests.proof.plant import replaced
 
 from onceward.core.accept.accept import Receiver, store_own
 from onceward.core.accept.own import OwnMessages
@@ -35,8 +36,10 @@ from onceward.message.frame import digest
 from onceward.message.record import Cancellation
 
 NO_BARRIER: Final = """
-SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM _onceward_file_info
-  WHERE coalesce(?2, ?3, ?4) IS NOT NULL
+SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body),
+       coalesce(?7, foreign_keys)
+  FROM _onceward_file_info
+ WHERE coalesce(?2, ?3, ?4) IS NOT NULL
 """
 NEWER: Final = Migration(
     9999,
@@ -215,11 +218,11 @@ def _said_early() -> AbstractContextManager[object]:
 def _unfenced_cancel() -> AbstractContextManager[object]:
     plants = ExitStack()
     plants.enter_context(
-        patch.object(arrived, "FENCE", arrived.FENCE.replace("AS held", "AND 0 AS held"))
+        patch.object(arrived, "FENCE", replaced(arrived.FENCE, "AS held", "AND 0 AS held"))
     )
     ended = " AND b.state = 'pending'"
     for module, name in ((stored, "STORE"), (chunks, "ADD")):
-        lax = getattr(module, name).replace(ended, "")
+        lax = replaced(getattr(module, name), ended, "")
         plants.enter_context(patch.object(module, name, lax))
     return plants
 
@@ -227,7 +230,7 @@ def _unfenced_cancel() -> AbstractContextManager[object]:
 def _step_early() -> AbstractContextManager[object]:
     plants = ExitStack()
     plants.enter_context(patch.object(MessageSteps, "_running", store_and_run))
-    again = stored.STORE.replace(" WHERE state <> 'done'\n", "")
+    again = replaced(stored.STORE, " WHERE state <> 'done'\n", "")
     plants.enter_context(patch.object(stored, "STORE", again))
     return plants
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 import pytest
+from tests.proof.plant import replaced
 from tests.proof.power_cut.planted import PLANTED
 from tests.proof.seed import size
 from tests.proof.simulation.campaign import first_seed, tell
@@ -25,18 +26,19 @@ ENOUGH = 150
 
 def results_of_late_workers() -> AbstractContextManager[object]:
     """Store the result of a step also after another worker has taken the message."""
-    return patch.object(steps, "STORE", steps.STORE.replace(FENCE, UNFENCED))
+    return patch.object(steps, "STORE", replaced(steps.STORE, FENCE, UNFENCED))
 
 
 def chunks_of_late_workers() -> AbstractContextManager[object]:
     """Store chunks also after another worker has taken the message."""
-    return patch.object(streams, "ADD", streams.ADD.replace(FENCE, UNFENCED))
+    return patch.object(streams, "ADD", replaced(streams.ADD, FENCE, UNFENCED))
 
 
 def steps_of_waiting_messages() -> AbstractContextManager[object]:
     """Prune the steps of messages that are still to be handled."""
     there = "b.sender = s.sender AND b.id = s.message_id"
-    return patch.object(steps, "PRUNE", steps.PRUNE.replace(there, f"{there} AND s.seq IS NULL"))
+    pruned = replaced(steps.PRUNE, there, f"{there} AND s.seq IS NULL")
+    return patch.object(steps, "PRUNE", pruned)
 
 
 @pytest.fixture(autouse=True)
@@ -67,10 +69,10 @@ def test_worlds_with_steps_waits_and_output(aloud: Callable[[object], None]) -> 
     [
         (results_of_late_workers, "late worker has stored the step", 15),
         (chunks_of_late_workers, "late worker has stored chunks", 7),
-        (PLANTED["step-early"], "has never returned", 2),
-        (PLANTED["rows-first"], "written twice", 19),
+        (PLANTED["step-early"], "has never returned", 3),
+        (PLANTED["rows-first"], "written twice", 26),
         (steps_of_waiting_messages, "after its result was acted upon", 3),
-        (PLANTED["unmarked"], "the output of", 5),
+        (PLANTED["unmarked"], "the output of", 10),
     ],
     ids=(
         "late-results",
