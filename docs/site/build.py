@@ -28,6 +28,13 @@ import text
 from navigation import navigation
 from staging import DOCS, HERE, ROOT, linked, stage
 
+ASK = 'let l=J({type:"text",data:t.data});'
+AGAIN = 'if(!l.data.items.length){self.joint="or";l=J({type:"text",data:asked})}'
+SEARCH_WORDS = (
+    ('"and",', 'self.joint||"and",'),
+    (ASK, f'const asked=structuredClone(t.data);self.joint="and";{ASK}{AGAIN}'),
+)
+"""Places in the script of the renderer that searches, and what stands there instead."""
 SEARCH = re.compile(r"^<!-- search: (?P<words>.+) -->$", re.MULTILINE)
 """Words that readers look for and that a page does not use."""
 FORWARD = """<!doctype html>
@@ -74,6 +81,7 @@ def build(folder: Path, place: Path) -> int:
         shutil.copytree(folder / "site", place)
         mend(place)
         find(place, pages)
+        relax(place)
         text.write(place, pages, order())
     return ran.returncode
 
@@ -94,6 +102,23 @@ def find(place: Path, pages: dict[str, str]) -> None:
         if found := SEARCH.search(page):
             items[f"{name.removesuffix('.md')}/"]["text"] += f"<p>{found['words']}</p>"
     (place / "search.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def relax(place: Path) -> None:
+    """
+    Let the search look for any of its words where no page has all of them.
+
+    Raises:
+        ValueError: the renderer's search has changed, and with it these places.
+
+    """
+    [worker] = (place / "assets" / "javascripts" / "workers").glob("search.*.js")
+    script = worker.read_text(encoding="utf-8")
+    for before, after in SEARCH_WORDS:
+        if script.count(before) != 1:
+            raise ValueError(f"{worker.name} has {before!r} {script.count(before)} times, not once")
+        script = script.replace(before, after)
+    worker.write_text(script, encoding="utf-8")
 
 
 def order() -> list[dict[str, Any]]:

@@ -141,6 +141,8 @@ def test_the_search_finds_a_method(open_page: Open) -> None:
         ("jupyter", "how-to/inspect-with-sql/"),
         ("kubernetes", "how-to/deploy/"),
         ("poison message", "how-to/deal-with-dead-letters/"),
+        ("postgres", "coming-from/procrastinate/"),
+        ("workflow", "coming-from/dbos/"),
     ],
 )
 def test_the_search_knows_the_words_of_other_tools(open_page: Open, words: str, page: str) -> None:
@@ -152,6 +154,18 @@ def test_the_search_knows_the_words_of_other_tools(open_page: Open, words: str, 
     playwright.expect(found.first).to_be_visible()
 
     assert [] != [each for each in found.all() if f"/{page}?" in (each.get_attribute("href") or "")]
+
+
+@pytest.mark.parametrize("words", ["kubernetes xylophone", "xylophone kubernetes"])
+def test_the_search_finds_one_of_two_words(open_page: Open, words: str) -> None:
+    """If no page has both words, those that have one of them are found."""
+    opened = open_page("")
+    opened.get_by_role("button", name="Search").first.click()
+    opened.get_by_role("combobox").first.fill(words)
+    found = opened.get_by_role("option")
+    playwright.expect(found.first).to_be_visible()
+
+    assert any("/how-to/deploy/" in (each.get_attribute("href") or "") for each in found.all())
 
 
 def test_the_front_page_begins_with_what_to_do(open_page: Open) -> None:
