@@ -494,7 +494,7 @@ CREATE TABLE _onceward_runs (
     id            TEXT    NOT NULL UNIQUE,
     session       TEXT    NOT NULL,
     mode          TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
-    state         TEXT    NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'aborted', 'failed')),
+    state         TEXT    NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'waiting', 'aborted', 'failed')),
     lane_id       INTEGER NOT NULL,
     token         INTEGER NOT NULL,
     owner         TEXT    NOT NULL,

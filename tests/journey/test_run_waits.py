@@ -158,7 +158,7 @@ def test_a_steered_run_reads_the_steps_of_the_one_that_it_replaces(world: World)
 
     assert ["one", "one two"] == calls
     assert [[], [("search", "ONE"), ("sleep", None)]] == seen
-    assert [("done", 1), ("failed", 1)] == box.query(OPEN)
+    assert [("done", 1), ("waiting", 1)] == box.query(OPEN)
 
 
 def test_a_run_waits_for_a_message_of_its_session(world: World) -> None:

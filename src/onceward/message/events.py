@@ -313,7 +313,7 @@ class MessageBound(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(RunEvent):
-    """A run's effects and its end were committed; ``state`` is done or failed."""
+    """A run's effects and its end were committed; ``state`` is done, waiting or failed."""
 
     name: ClassVar[str] = "run_ended"
     state: RunState

@@ -47,7 +47,7 @@ OutboxState = Literal["pending", "sent", "acked", "failed", "cancelled", "droppe
 OUTBOX_STATES: Final[tuple[str, ...]] = get_args(OutboxState)
 InboxState = Literal["pending", "processed", "dropped", "expired", "cancelled"]
 INBOX_STATES: Final[tuple[str, ...]] = get_args(InboxState)
-RunState = Literal["open", "done", "aborted", "failed"]
+RunState = Literal["open", "done", "waiting", "aborted", "failed"]
 RequestState = Literal["open", "answered", "late", "failed"]
 
 ChannelType = Literal["direct", "group", "broadcast", "pubsub"]

@@ -78,8 +78,8 @@ class PreviousRun(Generic[M]):
     """The previous run of this session, if it did not succeed."""
 
     id: str
-    state: Literal["aborted", "failed"]
-    """Whether it was ended from outside, or failed and is retried."""
+    state: Literal["aborted", "waiting", "failed"]
+    """Whether it was ended from outside, has waited, or failed and is retried."""
     cause: str
     partial: Any
     """Newest output of ``checkpoint`` since the last run that succeeded or failed permanently."""
@@ -118,7 +118,7 @@ class RunFields(Generic[M]):
         self.summary: Summary | None = started.summary
         """Summary of messages that a full queue dropped since the last run; they come first."""
         self.previous: PreviousRun[M] | None = _previous(started.before, messages, holder)
-        """The previous run, if it was aborted, or failed and is retried."""
+        """The previous run, if it was aborted, has waited, or failed and is retried."""
 
     def __repr__(self) -> str:
         """Return the repr without the messages."""
@@ -138,7 +138,7 @@ def _previous(
         return None
     return PreviousRun(
         before.id,
-        cast("Literal['aborted', 'failed']", before.state),
+        cast("Literal['aborted', 'waiting', 'failed']", before.state),
         before.cause,
         before.partial,
         before.event_ids,

@@ -64,7 +64,7 @@ SELECT id, state, coalesce(cause, ''), event_ids, consumed, bound, began_with
   FROM _onceward_runs
  WHERE session = :session
    AND seq = (SELECT max(seq) FROM _onceward_runs WHERE session = :session AND seq < :run)
-   AND (state = 'aborted' OR (state = 'failed' AND consumed = 0))
+   AND (state IN ('aborted', 'waiting') OR (state = 'failed' AND consumed = 0))
 """
 # A run that ended without stored output does not hide the output of the run before it.
 PARTIAL: Final = """
@@ -498,7 +498,7 @@ class RunCompletion:
         outcome: RunOutcome,
     ) -> None:
         """
-        End a run by its outcome: done, or failed with its messages left for another attempt.
+        End a run by its outcome: done, or waiting or failed with its messages left for another.
 
         The caller has proved in this transaction that it holds the run.
 
@@ -508,7 +508,7 @@ class RunCompletion:
         """
         again = next((s for s in outcome.settlements if isinstance(s, RetryAt)), None)
         done = {type(s) for s in outcome.settlements} <= {Done}
-        state: RunState = "done" if done else "failed"
+        state: RunState = "done" if done else "waiting" if isinstance(again, Waits) else "failed"
         ended = [
             SettledMessage(message, settlement)
             for message, settlement in zip(messages, outcome.settlements, strict=True)
