@@ -13,6 +13,7 @@ from tenacity import stop_after_attempt, wait_fixed
 from tests.children import PYTHON, run
 
 from onceward import Agent, Context, Msg, Postbox, Reject, Retry, RetryPolicy, Run, Settings
+from onceward.errors import InvalidArgument
 from onceward.file.read_only import opened
 from onceward.ops.views import lists
 from onceward.ops.views.why import Why, agent_whys, lane_why, message_why, peer_why, session_why
@@ -242,6 +243,23 @@ def test_a_cancelled_message_says_so(home: Home) -> None:
 
     assert ("cancelled", "ok") == (found.reason, found.level)
     assert found.text(home.clock.now()).startswith("Cancelled 5 s ago")
+
+
+def test_an_expired_message_is_sent_as_new(home: Home) -> None:
+    """Under its id its recipient would refuse it, and so does a replay here."""
+    shop = home.open("shop", hold_unknown=True)
+    message_id = shop.send("billing", {}, ttl=60)
+    home.clock.advance(120)
+    shop.run_until_idle()
+    home.clock.advance(3600)
+    shop.run_until_idle()
+
+    found = home.why(message_id, "shop")
+
+    assert f"onceward dead replay {message_id} --as-new --agent shop" == found.cure
+    with pytest.raises(InvalidArgument, match="replay it with as_new=True"):
+        shop.dead_letters.replay(message_id)
+    assert "pending" == shop.resolve(shop.dead_letters.replay(message_id, as_new=True))
 
 
 # -- in the inbox -------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class Controls:
 
 def _spelled(value: Any) -> Any:
     """Read a timedelta, or a duration as text, such as 7d; leave other values to the field."""
-    return seconds("it", value) if isinstance(value, str | timedelta) else value
+    return seconds("", value) if isinstance(value, str | timedelta) else value
 
 
 Spelled = BeforeValidator(_spelled)

@@ -50,6 +50,7 @@ def seconds(field: str, given: Span, *, error: type[InvalidArgument] = InvalidAr
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < LONGEST:
         raise error(
             f"{field} {quoted(given)} must be seconds, a timedelta or text such as 2h, not negative"
+            " and less than 317 years"
         )
     return given
 

@@ -143,13 +143,18 @@ def validated(value: Any, wanted: Any) -> Any:
         return found.validate_json(to_json(value))  # strict models read JSON's dates only as JSON
 
 
+OURS: Final = "Value error, "
+"""Prefix by pydantic of the text of a check of ours."""
+
+
 def describe_errors(error: ValueError) -> str:
     """Return the faults of a validation in one line: field, fault and given value of each."""
     if not isinstance(error, ValidationError):
         return str(error)
     found = error.errors(include_url=False, include_context=False)
     told = [
-        f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']} (given {quoted(each['input'])})"
+        f"{'.'.join(map(str, each['loc'])) or 'it'}:"
+        f" {each['msg'].removeprefix(OURS).strip()} (given {quoted(each['input'])})"
         for each in found[:FAULTS]
     ]
     return "; ".join([*told, f"and {len(found) - FAULTS} more"] if len(found) > FAULTS else told)

@@ -183,8 +183,17 @@ def _dead(dead: StoredMessage, owner: str) -> Why:
         parts=(f"{owner} gave it up ", dead.at, f" ago{tries}: {told}"),
         level="act",
         since_at=dead.dead_at,
-        cure=f"onceward dead replay {dead.id} --agent {owner}",
+        cure=f"onceward {_repair(dead)} --agent {owner}",
         of=dead.id,
+    )
+
+
+def _repair(dead: StoredMessage) -> str:
+    """Return the command that ends a dead letter; an expired one would be refused under its id."""
+    if (dead.reason or "").partition(":")[0] not in {"expired", "stale"}:
+        return f"dead replay {dead.id}"
+    return (
+        f"dead replay {dead.id} --as-new" if dead.origin == "outbox" else f"dead discard {dead.id}"
     )
 
 
