@@ -856,7 +856,9 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
        channel, kind, mailbox, mailbox_key, replays,
        CASE WHEN state = 'processed' THEN
                  CASE WHEN EXISTS (SELECT 1 FROM _onceward_awaited_messages AS k WHERE k.message_id = b.id AND k.sender = b.sender) THEN 'wait' END
-            WHEN state <> 'pending' OR l.owner IS NOT NULL OR l.due_at IS NULL THEN NULL
+            WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL
+            WHEN i.paused_at IS NOT NULL OR q.paused_at IS NOT NULL THEN 'resume'
+            WHEN l.due_at IS NULL THEN NULL
             WHEN seq <> l.head_seq THEN 'lane'
             ELSE coalesce(
                  (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
@@ -864,10 +866,14 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
                  (SELECT CASE WHEN s.state = 'retrying' THEN 'retry' WHEN awaits IS NULL THEN 'sleep' ELSE 'message ' || awaits END
                     FROM _onceward_steps AS s
                    WHERE s.message_id = b.id AND s.sender = b.sender AND s.state IN ('waiting', 'retrying') ORDER BY s.seq DESC LIMIT 1),
-                 'retry')
+                 CASE WHEN q.waiting_since_at IS NOT NULL AND q.retry_at IS NULL THEN 'run' ELSE 'retry' END)
             END AS waits_for,
-       CASE WHEN state = 'pending' AND l.owner IS NULL THEN l.due_at END AS waits_until_at
-  FROM _onceward_inbox AS b JOIN _onceward_file_info LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
+       CASE WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL  -- a pause lasts a century at most
+            WHEN i.paused_at IS NOT NULL OR q.paused_at IS NOT NULL THEN max(coalesce(i.paused_at, 0), coalesce(q.paused_at, 0)) + 3155760000000
+            ELSE l.due_at END AS waits_until_at
+  FROM _onceward_inbox AS b JOIN _onceward_file_info AS i
+  LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+  LEFT JOIN _onceward_session_queues AS q ON l.sender IS NULL AND q.session = l.name;
 
 CREATE VIEW onceward_processed_messages AS
 SELECT seq, message_id AS id, sender, agent AS recipient, consumer, session, outcome, processed_at

@@ -221,7 +221,8 @@ def _waits(report: Report) -> str:
         return ""
     note = (
         "These are not stuck. wait: kept until a wait takes it. message, reply, sleep, retry: its "
-        "handler goes on then. lane: behind such a message. next and last: when the first and the "
+        "handler goes on then. run: its session collects messages. lane: behind such a message. "
+        "resume: its agent or session is paused. next and last: when the first and the "
         "last of them go on at the latest; empty: without a time limit."
     )
     return f'<h2>Messages that wait</h2>{table(report.waits)}<p class="note">{note}</p>'

@@ -1,0 +1,78 @@
+"""A message that is held up for a known reason is told from one that is stuck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Unpack
+
+import pytest
+
+from onceward import Agent, Postbox
+from onceward.fleet import Report, Rules, reconcile
+from onceward.message.queue_modes import QueueOptions
+from onceward.testing.fleet_faults import handling, post
+from onceward.testing.world import World
+
+Place = Callable[[World], tuple[Postbox, Postbox]]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a world in a folder of its own."""
+    with World(tmp_path / "agents") as made:
+        yield made
+
+
+def _judged(world: World) -> Report:
+    """Judge the files an hour later, when nothing is within the grace."""
+    world.rest()
+    return reconcile(world.folder, rules=Rules(now=world.clock.now() + 3_600_000))
+
+
+def _said(report: Report) -> tuple[dict[str, int], list[object], bool]:
+    """Return verdicts, reasons of waiting, and whether the run fails for what is stuck."""
+    reasons = [row["waits_for"] for row in report.waits]
+    return dict(report.verdicts), reasons, report.failed("stuck")
+
+
+def _with_runs(**options: Unpack[QueueOptions]) -> Agent:
+    agent = Agent("far")
+    agent.session("flow", **options)(lambda _run: None)
+    return agent
+
+
+def test_messages_of_a_paused_agent_wait_for_its_resume(world: World) -> None:
+    """They are stuck once it is resumed, and no worker handles them."""
+    near, far = world.open("near"), world.open(handling("far"))
+    far.file.pause()
+    post(near, "far", 2)
+    world.run(near, far)
+    paused = _judged(world)
+    world.open("far").file.resume()
+
+    assert ({"waiting": 2}, ["resume"], False) == _said(paused)
+    assert [None] == [row["next_at"] for row in paused.waits]
+    assert ({"unprocessed": 2}, [], True) == _said(_judged(world))
+
+
+def test_messages_of_a_paused_session_wait_for_its_resume(world: World) -> None:
+    """A message of another session of the agent does not."""
+    near, far = world.open("near"), world.open(_with_runs(mode="queue"))
+    far.sessions.pause("flow")
+    post(near, "far", 1)
+    near.session("other").send("far", {"number": 1}, type="step")
+    world.run(near, far)
+
+    assert ({"waiting": 1, "unprocessed": 1}, ["resume"], True) == _said(_judged(world))
+
+
+def test_messages_that_a_session_collects_wait_for_their_run(world: World) -> None:
+    """The run begins when its session was quiet for ten hours."""
+    near, far = world.open("near"), world.open(_with_runs(mode="collect", debounce=36_000))
+    post(near, "far", 1)
+    world.run(near, far)
+    report = _judged(world)
+
+    assert ({"waiting": 1}, ["run"], False) == _said(report)
+    assert ["2026-01-01T10:00"] == [str(row["next_at"])[:16] for row in report.waits]
