@@ -34,6 +34,7 @@ CASES: Final = {
     "memory": "tests.bench.memory:memory",
     "growth": "tests.bench.growth:growth",
     "fleet-lanes": "tests.bench.lanes:lanes",
+    "fleet-log": "tests.bench.shipped:shipped",
     "price": "tests.bench.price:price",
 }
 

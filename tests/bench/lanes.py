@@ -65,7 +65,7 @@ SELECT verdict, count(*)
           FROM temp.seen GROUP BY sender, recipient, id)
  GROUP BY verdict
 """
-GOALS: Final = (Goal("cpu_s", at_most=12.0),)
+GOALS: Final = (Goal("cpu_s", at_most=10.0),)
 
 
 def lanes(plan: Plan) -> Iterator[Result]:

@@ -61,7 +61,7 @@ def main(history: int, day: int, pairs: int) -> None:
         _night(Path(folder), "first run", 0)
         for number in (1, 2):
             for pair in range(pairs):
-                _grow(agents, pair, day // pairs, number)
+                grow(agents, pair, day // pairs, number)
             _night(Path(folder), f"night {number}", number)
         _night(Path(folder), "no message", 3)
 
@@ -75,7 +75,8 @@ def _night(folder: Path, name: str, number: int) -> None:
     print(f"{name}: {report.messages:,} messages, {spent:.2f} CPU s")  # noqa: T201 - its result
 
 
-def _grow(agents: Path, pair: int, count: int, number: int) -> None:
+def grow(agents: Path, pair: int, count: int, number: int) -> None:
+    """Add a day's messages to the files of a pair."""
     frame = HEADER % note().model_dump_json()
     known = {"count": count, "base": number * APART, "at": BEGAN + number * DAY, "frame": frame}
     known |= {"digest": digest(frame)}

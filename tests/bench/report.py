@@ -212,13 +212,15 @@ that has nothing else to do.""",
     ),
     Section(
         title="Fleets",
-        cases=("fleet", "fleet-planning", "fleet-reconcile", "fleet-lanes"),
+        cases=("fleet", "fleet-planning", "fleet-reconcile", "fleet-lanes", "fleet-log"),
         prose="""A hundred files as one table of Spark, beside one process that scans them; \
 what ten thousand files cost
 before anything is read; and every message of a fleet judged. `fleet-lanes` judges 400 pairs in \
 one process without Spark, all lanes out of
 order: `cpu_s` are the processor's seconds for a million messages, `raw_cpu_s` those of grouping \
-the same rows in one temporary table of SQLite.""",
+the same rows in one temporary table of SQLite. `fleet-log` judges 6,000 messages of twenty days
+from the log that was shipped after each day, beside their files: `times` is the CPU of the log
+over that of the files.""",
     ),
     Section(
         title="Memory and import",

@@ -18,9 +18,9 @@ FACTS: Final[Mapping[str, str]] = {
     "ended_at": "max(ended)",
     "expires_at": "min(expires)",
     "in_file": "max(CASE WHEN side IN (3, 4, 5, 9) THEN file END)",
-    "in_state": "max(CASE WHEN side = 3 THEN state ELSE 0 END)",
+    "in_state": "max(CASE WHEN side <> 3 THEN 0 WHEN state = 6 AND waits IS NULL THEN 7"
+    " ELSE state END)",
     "in_seq": "min(CASE WHEN side = 3 THEN seq END)",
-    "taken": "max(CASE WHEN side = 3 AND state = 6 AND waits IS NULL THEN 1 ELSE 0 END)",
     "waits_for": "max(waits)",
     "waits_until_at": "max(until)",
     "in_dead": "max(CASE WHEN side = 5 THEN 1 ELSE 0 END)",
@@ -35,11 +35,10 @@ FACTS: Final[Mapping[str, str]] = {
     "effect_last_at": "max(CASE WHEN side IN (4, 6) AND state = 5 THEN at END)",
     "effect_first_seq": "min(CASE WHEN side IN (4, 6) AND state = 5 THEN seq END)",
     "effect_last_seq": "max(CASE WHEN side IN (4, 6) AND state = 5 THEN seq END)",
-    "logged_out_at": "max(CASE WHEN side = 8 THEN at END)",
     "logged_in_at": "max(CASE WHEN side = 9 THEN at END)",
 }
 """
-Aggregates over the evidence of one message, beside ``max(lane)``.
+Aggregates over the evidence of one message, beside ``max(lane)``: each costs time for each row.
 
 A copy of a file, such as a backup in the same folder, repeats its evidence and adds nothing:
 acceptances differ by their time, effects by the time and sequence of their marks.
@@ -47,7 +46,7 @@ Effects that a restored file has lost (side 6), and what a differing copy has ac
 are compared with what the file itself has. A row that the log has and that its file must have
 (sides 8 and 9) was deleted there, if the file has no record at all of that side.
 """
-KNOWN: Final = "(min(side) <= 5 OR max(side) >= 8)"
+KNOWN: Final = "(out_file IS NOT NULL OR in_file IS NOT NULL)"
 """A message that only a lost past or a differing copy knows is not judged."""
 OPEN_VERDICTS: Final = ("no_sender_row", "no_recipient_row")
 """Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
@@ -59,11 +58,14 @@ MINTED: Final = (
 Ids that sort by time, and whose dedup records are therefore pruned. All others were chosen by a
 sender: two tenants may have chosen the same.
 """
-KEPT: Final = "(in_state = 6 AND taken = 0)"
-"""It ended on arrival, because a wait of a handler may take it; none has, in any copy."""
+KEPT: Final = "(in_state = 6)"
+"""
+It ended on arrival, because a wait of a handler may take it; none has, in any copy. A processed
+message that no wait need take, or one has, is of state 7.
+"""
 WAITING: Final = "waits_until_at > {cutoff}"
 """Its handler, or its lane, waits until then; after that moment a worker must have gone on."""
-PROCESSED: Final = "(in_state = 6 OR mark = 5)"
+PROCESSED: Final = "(in_state = 7 OR mark = 5)"
 NONE_OUT: Final = "(out_state = 0 AND out_dead = 0)"
 NONE_IN: Final = "(in_state = 0 AND mark = 0 AND in_dead = 0)"
 # One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
@@ -71,7 +73,7 @@ PROVISIONAL_VERDICT: Final = f"""CASE
 WHEN effect_at > 0 AND effect_first_at < effect_last_at     THEN 'double_processed'
 WHEN effect_at > 0 AND effect_first_seq < effect_last_seq   THEN 'double_processed'
 WHEN received_at > 0 AND received_first_at < received_last_at THEN 'duplicated'
-WHEN {NONE_IN} AND {NONE_OUT} AND (logged_out_at > {{cutoff}} OR logged_in_at > {{cutoff}})
+WHEN {NONE_IN} AND {NONE_OUT} AND (created_at > {{cutoff}} OR logged_in_at > {{cutoff}})
                                                             THEN 'in_flight'
 WHEN {NONE_IN} AND ({NONE_OUT} OR logged_in_at <= {{cutoff}}) THEN 'no_recipient_row'
 WHEN {NONE_OUT}                                              THEN 'no_sender_row'
@@ -120,7 +122,7 @@ DELETED: Final = "nothing, deleted"
 """Said of a side of which the log has a row, and the file none."""
 SENDER_SAYS: Final = (
     "CASE WHEN out_state = 0 AND out_dead > 0 THEN 'dead letter'"
-    f" WHEN {NONE_OUT} AND logged_out_at IS NOT NULL THEN '{DELETED}'"
+    f" WHEN {NONE_OUT} AND created_at IS NOT NULL THEN '{DELETED}'"
     f" ELSE {spelt('out_state', OUT_STATES, 'nothing')} END"
 )
 RECIPIENT_SAYS: Final = (
@@ -128,7 +130,7 @@ RECIPIENT_SAYS: Final = (
     f" WHEN {KEPT} THEN 'kept'"
     f" WHEN {NONE_IN} AND logged_in_at IS NOT NULL THEN '{DELETED}'"
     " WHEN in_state = 1 AND waits_until_at > 0 THEN 'waiting'"
-    f" WHEN in_state > 0 THEN {spelt('in_state', IN_STATES, 'nothing')}"
+    f" WHEN in_state > 0 THEN {spelt('in_state', (*IN_STATES, 'processed'), 'nothing')}"
     f" WHEN mark > 0 THEN {spelt('mark', OUTCOMES, 'nothing')} || ', marked'"
     " ELSE 'nothing' END"
 )

@@ -67,15 +67,14 @@ def gather(said: DataFrame, *more: str) -> DataFrame:
     rows = said.withColumn(
         "lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))")
     )
-    sums = {"lane": "max(lane)", "file_state": FILE_STATE, "known": KNOWN, **FACTS}
+    sums = {"lane": "max(lane)", "file_state": FILE_STATE, **FACTS}
     # Not grouped by file first: a file has two or three rows of a message, and grouping these
     # made rows wider than it made them fewer.
     return (
         rows.repartition(*KEY)
         .groupBy(*KEY, *more)
         .agg(*(expr(sql).alias(n) for n, sql in sums.items()))
-        .where("known")
-        .drop("known")
+        .where(f"sender IS NULL OR {KNOWN}")
     )
 
 
