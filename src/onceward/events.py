@@ -1,4 +1,4 @@
-"""Define the events that ``postbox.on(name, hook)`` passes to hooks."""
+"""Define the events that ``postbox.on(Event, hook)`` passes to hooks."""
 
 from onceward.message.events import (
     EVENTS,

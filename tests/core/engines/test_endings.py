@@ -13,6 +13,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 from onceward import Agent, Drop, Msg, Postbox, Reject, Retry, RetryPolicy, Run
 from onceward.errors import InvalidArgument, RunAborted
+from onceward.events import MessageBound, RunEnded, RunStarted, RunWasAborted
 from onceward.features.runs.scheduler import handler_of
 from onceward.testing import Controls, ManualClock
 
@@ -348,8 +349,8 @@ def test_events_tell_the_life_of_a_run(scripted_agent: Any) -> None:
     """Each is told after the commit that made it true, in order."""
     one = scripted_agent(mode="steer")
     heard: list[str] = []
-    for name in ("run_started", "message_bound", "run_aborted", "run_ended"):
-        one.box.on(name, lambda event: heard.append(event.name))
+    for kind in (RunStarted, MessageBound, RunWasAborted, RunEnded):
+        one.box.on(kind, lambda event: heard.append(event.name))
 
     def busy(_: Run) -> None:
         one.say("b")
