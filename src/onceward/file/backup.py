@@ -13,7 +13,7 @@ import apsw
 
 from onceward.errors import Busy, StoreCorrupt, StoreUnusable
 from onceward.file import migrations
-from onceward.file.connection import BusyHandler, close, translate_error
+from onceward.file.connection import BusyHandler, close, raise_meant, translate_error
 from onceward.file.file_checks import canonical, sync
 from onceward.file.owner_lock import OwnerLock
 from onceward.file.read_only import connected
@@ -80,7 +80,8 @@ def _closing(con: apsw.Connection, path: Path) -> Iterator[apsw.Connection]:
     try:
         yield con
     except apsw.Error as error:
-        raise translate_error(error, path) from error
+        raise_meant(translate_error(error, path), error)
+        raise
     finally:
         close(con)
 
@@ -94,7 +95,8 @@ def _reading(path: Path) -> Iterator[apsw.Connection]:
         try:
             yield con
         except apsw.Error as error:
-            raise translate_error(error, path) from error
+            raise_meant(translate_error(error, path), error)
+            raise
 
 
 def _info(con: apsw.Connection, path: Path) -> CopyInfo:

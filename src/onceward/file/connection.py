@@ -172,7 +172,8 @@ def connect(
             con.execute(pragma)
     except (apsw.Error, OncewardError) as error:
         close(con)
-        raise translate_error(error, path) from error
+        raise_meant(translate_error(error, path), error)
+        raise
     return con
 
 
@@ -350,6 +351,16 @@ def _not_opened(error: apsw.Error, path: Path | str) -> OncewardError:
             " backup and restart this process"
         )
     return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
+
+
+def raise_meant(meant: BaseException, error: BaseException) -> None:
+    """
+    Raise the error of ours for a foreign one; do nothing if it is that error.
+
+    As its own cause it would be an endless chain, which also keeps its frames.
+    """
+    if meant is not error:
+        raise meant from error
 
 
 def translate_own_error(error: BaseException, path: Path | str = "") -> BaseException:

@@ -45,6 +45,7 @@ from onceward.file.connection import (
     execute_reading,
     is_connected_to,
     moves,
+    raise_meant,
     translate_error,
     translate_own_error,
 )
@@ -439,7 +440,8 @@ class Database:
         except BaseException as error:
             self._con = con
             self._drop()
-            raise translate_own_error(error, self.path) from error
+            raise_meant(translate_own_error(error, self.path), error)
+            raise
         # Only the writer commits: a COMMIT hidden in a user's statement is refused and undone.
         con.set_commit_hook(partial(getattr, self.writer, "refuses_commit"))
         con.set_rollback_hook(self.writer.rolled_back)
@@ -676,7 +678,8 @@ class Database:
                 self._recover_to_read()
                 return self._by_any(apsw.Connection.execute, sql, bindings)
         except Exception as error:
-            raise translate_own_error(error, self.path) from error
+            raise_meant(translate_own_error(error, self.path), error)
+            raise
 
     def _by_any(
         self, work: Callable[..., Iterable[T]], *args: Any, within: float | None = None
@@ -714,7 +717,8 @@ class Database:
         try:
             return tx.rows(sql, bindings)
         except Exception as error:
-            raise translate_own_error(error, self.path) from error
+            raise_meant(translate_own_error(error, self.path), error)
+            raise
 
     def ask(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run a reading statement for a caller, as ``read``; no engine waits for it."""
@@ -739,7 +743,8 @@ class Database:
         except apsw.InterruptError:
             raise
         except Exception as error:
-            raise translate(error, self.path) from error
+            raise_meant(translate(error, self.path), error)
+            raise
 
     @contextmanager
     def _lent_reader(self) -> Iterator[apsw.Connection]:
@@ -819,7 +824,8 @@ class Database:
                 self._recover_to_read()
                 [number] = self._by_any(self._versions_by)
         except Exception as error:
-            raise translate_own_error(error, self.path) from error
+            raise_meant(translate_own_error(error, self.path), error)
+            raise
         return number
 
     def _versions_by(self, con: apsw.Connection) -> list[int]:
@@ -868,7 +874,8 @@ class Database:
         except (Busy, apsw.BusyError, apsw.LockedError):
             return -1, -1
         except apsw.Error as error:
-            raise translate_error(error, self.path) from error
+            raise_meant(translate_error(error, self.path), error)
+            raise
 
     def close_idle(self) -> None:
         """Close connections that were not used for a while, except the writer's."""

@@ -24,6 +24,7 @@ from onceward.file.connection import (
     connect,
     execute_reading,
     has_columns,
+    raise_meant,
     translate_error,
     translate_own_error,
 )
@@ -87,7 +88,8 @@ class FileReader:
         except UnicodeDecodeError:
             raise
         except Exception as error:
-            raise self._meant(error) from error
+            raise_meant(self._meant(error), error)
+            raise
         finally:
             cursor.close(True)  # noqa: FBT003 - forced: apsw takes it by position only
 
@@ -147,7 +149,8 @@ class FileReader:
             self._execute(cursor.execute, sql, bindings)
         except Exception as error:  # the trace ends the statement before its first row
             if not names:
-                raise translate_own_error(error, self.path) from error
+                raise_meant(translate_own_error(error, self.path), error)
+                raise
         finally:
             cursor.close(True)  # noqa: FBT003 - as above
         own = ", ".join(f"c{at}" for at in range(len(names)))

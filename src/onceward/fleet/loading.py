@@ -11,7 +11,7 @@ from urllib.parse import quote
 import apsw
 
 from onceward.errors import ReadOnlyStore
-from onceward.file.connection import connect, translate_error
+from onceward.file.connection import connect, raise_meant, translate_error
 from onceward.fleet.coverage import Reading
 from onceward.fleet.evidence import COLUMNS, FILE_FACTS, NAMES, VIEWS, selected, where
 from onceward.fleet.files import stat
@@ -113,7 +113,8 @@ def _attach(con: apsw.Connection, file: str, path: str) -> None:
             raise lacking(source, "onceward_streams")
     except (apsw.Error, Unreadable) as error:
         _detach(con)
-        raise translate_error(error, path) from error
+        raise_meant(translate_error(error, path), error)
+        raise
 
 
 def _detach(con: apsw.Connection) -> None:

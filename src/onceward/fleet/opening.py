@@ -13,7 +13,7 @@ from typing import Final, Literal, cast
 import apsw
 
 from onceward.errors import Busy, OncewardError, ReadOnlyStore, StoreCorrupt
-from onceward.file.connection import BusyHandler, connect, translate_error
+from onceward.file.connection import BusyHandler, connect, raise_meant, translate_error
 from onceward.file.migrations import migrations
 from onceward.fleet.files import stat
 from onceward.message.clock import monotonic
@@ -179,7 +179,8 @@ def _opened(path: str, name: str, busy_timeout: float, *, immutable: bool = Fals
         return identified(con, name)
     except BaseException as error:
         con.close()
-        raise translate_error(error, name) from error
+        raise_meant(translate_error(error, name), error)
+        raise
 
 
 def identified(con: apsw.Connection, path: str, schema: str = "main") -> Source:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import apsw
 
 from onceward.errors import OncewardError, StoreCorrupt
-from onceward.file.connection import connect, translate_error
+from onceward.file.connection import connect, raise_meant, translate_error
 from onceward.fleet.coverage import Reading
 from onceward.fleet.evidence import VIEWS, expression
 from onceward.fleet.files import Found
@@ -237,7 +237,8 @@ def kept(path: Path) -> Iterator[State]:
     except (apsw.NotADBError, StoreCorrupt) as error:
         raise NoState(f"{path} is not an SQLite database, or damaged: {error}") from error
     except apsw.Error as error:
-        raise translate_error(error, path) from error
+        raise_meant(translate_error(error, path), error)
+        raise
 
 
 def _prepare(con: apsw.Connection, path: Path) -> None:

@@ -46,7 +46,7 @@ from onceward.core.rows import inbox, lanes
 from onceward.core.rows.inbox import LeasedMessage, SettledMessage
 from onceward.errors import InvalidArgument, LeaseLost, OncewardError
 from onceward.file import forks
-from onceward.file.connection import ConstraintError, SQLError
+from onceward.file.connection import ConstraintError, SQLError, raise_meant
 from onceward.file.database import Database
 from onceward.file.transaction import SavepointMark, StoreTransaction
 from onceward.message.clock import Millis
@@ -109,7 +109,8 @@ class HandlerCommitBatch:
             except BaseException as error:
                 self._tx = None
                 self._db.writer.rollback()
-                raise self._db.translate_error(error) from error
+                raise_meant(self._db.translate_error(error), error)
+                raise
             if not claimed:
                 self._tx = None
                 self._db.writer.rollback()
@@ -361,7 +362,8 @@ class HandlerCommitBatch:
                 inbox.settle(tx, ended, rest)
         except BaseException as error:
             self._db.writer.rollback()
-            raise self._db.translate_error(error) from error
+            raise_meant(self._db.translate_error(error), error)
+            raise
         self._db.writer.commit()
 
     def _release(self, ended: list[SettledMessage]) -> None:

@@ -19,7 +19,7 @@ from onceward.core.send.compose import (
 from onceward.core.send.outbox import Outbox
 from onceward.core.send.requests import add_request, task
 from onceward.errors import StoreError
-from onceward.file.connection import translate_error
+from onceward.file.connection import raise_meant, translate_error
 from onceward.file.group_commit import ended
 from onceward.file.transaction import (
     StoreTransaction,
@@ -88,7 +88,8 @@ class Transaction:
             self._check_open(tx, error)
             check_statement(sql)
             check_bindings(bindings, error)
-            raise self._translate(error) from error
+            raise_meant(self._translate(error), error)
+            raise
         if not tx.alive:
             self._check_open(tx)
         return found
@@ -104,7 +105,8 @@ class Transaction:
         except (TypeError, KeyError, OverflowError) as error:
             raise bad_bindings(bindings, error) from error
         except Exception as error:
-            raise self._translate(error) from error
+            raise_meant(self._translate(error), error)
+            raise
         self._check_open(tx)
 
     def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
@@ -137,7 +139,8 @@ class Transaction:
         try:
             return self._outbox.add(tx, message)
         except Exception as error:
-            raise self._outbox.db.translate_error(error) from error
+            raise_meant(self._outbox.db.translate_error(error), error)
+            raise
 
     def dispatch(
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
@@ -177,7 +180,8 @@ class Transaction:
         try:
             return add_request(tx, self._outbox, message, timeout)
         except Exception as error:
-            raise self._outbox.db.translate_error(error) from error
+            raise_meant(self._outbox.db.translate_error(error), error)
+            raise
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every subscriber of *topic*, each once; return the message ids."""

@@ -21,7 +21,7 @@ from onceward.core.send import limits
 from onceward.core.send.compose import Composer, Fanout, OutgoingMessage, SendResult, split_digest
 from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, Hold
 from onceward.errors import Conflict
-from onceward.file.connection import ConstraintError, schema_damage
+from onceward.file.connection import ConstraintError, raise_meant, schema_damage
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump, listed
 from onceward.hooks import Hooks
@@ -441,7 +441,8 @@ class Outbox:
         except ConstraintError as error:
             if self.admission.is_limit_error(error):
                 return False
-            raise self.db.translate_error(error) from error
+            raise_meant(self.db.translate_error(error), error)
+            raise
         self._announce(tx, messages)
         return True
 
@@ -502,7 +503,8 @@ class Outbox:
                 if body_id is None:
                     tx.run(RELEASE_UNUSED_BODY, (kept,))
         except Exception as error:
-            raise self.db.translate_error(error) from error
+            raise_meant(self.db.translate_error(error), error)
+            raise
         copies = zip((each.recipient for each in fanout.messages), ids, strict=True)
         return SendResult(fanout.id, tuple(copies))
 
