@@ -90,7 +90,7 @@ def test_a_message_on_its_way_ends_at_its_recipient(world: World) -> None:
     """It is refused on arrival, and its sender has it as a dead letter."""
     a, b = team(world, "a", "b")
     sent = room(b).send("late")
-    b._channel_tasks.end_closed = lambda: 0  # type: ignore[method-assign]
+    b._channel_tasks.end_closed = lambda *_: 0  # type: ignore[method-assign]
     close(a)
     world.settle()
 
@@ -311,3 +311,23 @@ def test_a_file_without_channels_is_asked_nothing(world: World) -> None:
     world.settle()
 
     assert (["mail"], 0) == (taken(a), b._channel_tasks.end_closed())
+
+
+def test_an_engine_ends_a_part_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dispatcher, which has other peers, is told that more is left, and nothing is released."""
+    monkeypatch.setattr(closed, "SLICE", 5)
+    monkeypatch.setattr(closed, "TURN", 0.0)
+    a, b = team(world, "a", "b")
+    for number in range(12):
+        room(b).send(number, delay=HOUR)
+    close(a)
+    monkeypatch.setattr(b._dispatcher._loop, "started", True)
+    told, seen = list[int](), list[int]()
+    stop = b._db.notifier.listen("out", lambda: told.append(len(ended(b))))
+    for _ in range(3):
+        b._channel_tasks.run()
+        seen.append(len(ended(b)))
+    stop()
+    monkeypatch.undo()
+
+    assert [[5, 10, 12]] * 2 == [told, seen]

@@ -395,7 +395,13 @@ class Postbox(Session, EventSource):
     def _channel_tasks(self) -> ChannelTasks:
         from onceward.features.channels.channel_tasks import ChannelTasks  # noqa: PLC0415 - rarely needed
 
-        return ChannelTasks(self._db, self._outbox, self._directory, self._hooks)
+        return ChannelTasks(
+            self._db,
+            self._outbox,
+            self._directory,
+            hooks=self._hooks,
+            engines=lambda: self._dispatcher.started,
+        )
 
     def _run_channel_tasks(self) -> None:
         self._channel_tasks.run()

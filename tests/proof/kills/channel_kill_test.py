@@ -186,7 +186,9 @@ def ended(boxes: Iterable[Postbox]) -> bool:
 
 def buried(box: Postbox) -> dict[str, int]:
     """Return how many messages ended with the channel in a file, by the file where they waited."""
-    return Counter(dead.origin for dead in box.dead_letters.list(limit=-1, reason="channel_closed"))
+    return Counter(
+        dead.origin for dead in box.dead_letters.list(limit=1_000_000, reason="channel_closed")
+    )
 
 
 def copies(box: Postbox) -> dict[tuple[str, str], int]:

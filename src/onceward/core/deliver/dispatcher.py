@@ -138,6 +138,11 @@ class Dispatcher:
         """The name under which it leases peers."""
         return self._deliveries.owner
 
+    @property
+    def started(self) -> bool:
+        """Whether it pushes in the background, where its tasks must be brief."""
+        return self._loop.started
+
     # -- life -------------------------------------------------------------------------------
 
     def start(self) -> None:

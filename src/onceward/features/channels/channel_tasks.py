@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.compose import Fanout, OutgoingMessage, compose_fanout, split_digest
 from onceward.core.send.outbox import Outbox
 from onceward.errors import UnknownChannel
-from onceward.features.channels import channel_posts
+from onceward.features.channels import channel_posts, closed
 from onceward.features.channels import directory as channels
 from onceward.features.channels.closed import ClosedChannels
 from onceward.features.channels.directory import ChannelInfo
@@ -19,6 +20,7 @@ from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
+from onceward.message.clock import monotonic
 from onceward.message.frame import FrameHeaders, json_string, render_head
 from onceward.message.options import MessageOptions
 from onceward.message.topics import matches_any
@@ -38,16 +40,27 @@ class ChannelTasks:
     """
 
     def __init__(
-        self, db: Database, outbox: Outbox, directory: DirectoryCache, hooks: Hooks
+        self,
+        db: Database,
+        outbox: Outbox,
+        directory: DirectoryCache,
+        *,
+        hooks: Hooks,
+        engines: Callable[[], bool],
     ) -> None:
         self._db, self._outbox, self.directory = db, outbox, directory
+        self._engines = engines
         self._closed = ClosedChannels(db, directory, EventEmitter(hooks, db.agent))
 
     def run(self) -> None:
         """Run the due tasks; do nothing inside an open transaction, which may be undone."""
         if self._db.writer.held:
             return
-        self.end_closed()  # first: what waits for one is neither released nor served
+        within = closed.TURN if self._engines() else math.inf
+        until = monotonic() + within
+        self.end_closed(within)
+        if monotonic() >= until:  # more is left, which is neither released nor served
+            return
         for kind, name, position, held in channel_posts.tasks(self._db.read):
             if kind == "channel":
                 self._channel(name, position, held=bool(held))
@@ -71,11 +84,11 @@ class ChannelTasks:
         if held and found.state in ("active", "draining"):
             self._db.write(lambda tx: self._release(tx, found))
 
-    def end_closed(self) -> int:
+    def end_closed(self, within: float = math.inf) -> int:
         """Make dead letters of what waits for closed channels; return how many."""
         if self._db.writer.held or identity.is_paused(self._db.read):
             return 0
-        return self._closed.end()
+        return self._closed.end(within)
 
     def _release(self, tx: StoreTransaction, found: ChannelInfo) -> None:
         most = found.config.max_pending

@@ -11,6 +11,7 @@ A message that its handler has begun goes on: under a lease, of a run, or with r
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -24,12 +25,14 @@ from onceward.features.channels.directory import info
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache, DirectoryDatabase, DirectoryHandle
 from onceward.file.transaction import StoreTransaction
-from onceward.message.clock import Millis
+from onceward.message.clock import Millis, monotonic
 from onceward.message.frame import Frame
 from onceward.message.vocabulary import reason_text
 
 OVER: Final[Millis] = (1 << 63) - 1
 """Every message is older."""
+TURN: Final = 0.05
+"""Seconds that a task of the dispatcher may take before the others have their turn."""
 SLICE: Final = 200
 """Maximum messages that one commit ends."""
 
@@ -197,19 +200,28 @@ class ClosedChannels:
     def __init__(self, db: Database, directory: DirectoryCache, emitter: EventEmitter) -> None:
         self._db, self._directory, self._emitter = db, directory, emitter
 
-    def end(self) -> int:
-        """End all that may end now, one slice per commit; return how many."""
+    def end(self, within: float = math.inf) -> int:
+        """
+        End all that may end now, one slice per commit; return how many.
+
+        It stops after *within* seconds: the dispatcher, which has other work, is notified of the
+        last commit, and comes back.
+        """
         if not self._directory.home.known:
             return 0
+        until = monotonic() + within
         sending = [name for (name,) in self._db.read(SENDING_TO)]
         unread = [name for (name,) in self._db.read(RECEIVING_FROM)]
-        return sum(map(self._end_unsent, sending)) + sum(map(self._end_unread, unread))
+        count = sum(self._end_unsent(name, until) for name in sending)
+        return count + sum(self._end_unread(name, until) for name in unread)
 
-    def _end_unsent(self, name: str) -> int:
+    def _end_unsent(self, name: str, until: float) -> int:
         before, count = over_before(self._directory.channel(name)), 0
         wanted = {"channel": name, "before": before, "limit": SLICE}
         while self._db.read(OLDEST_UNSENT, wanted):
             count += self._db.write(partial(self._bury_unsent, wanted=wanted))
+            if monotonic() >= until:
+                break
         return count
 
     def _bury_unsent(self, tx: StoreTransaction, wanted: dict[str, Any]) -> int:
@@ -219,7 +231,7 @@ class ClosedChannels:
         self._emitter.dead_lettered(tx, [(i, peer, "channel_closed") for i, peer in moved])
         return len(seqs)
 
-    def _end_unread(self, name: str) -> int:
+    def _end_unread(self, name: str, until: float) -> int:
         row = self._directory.channel(name)
         before, senders = over_before(row), None
         if row is None:  # a peer elsewhere may know a channel that never was in this home
@@ -227,9 +239,9 @@ class ClosedChannels:
         wanted = {"channel": name, "before": before, "senders": senders, "limit": SLICE}
         if before < OVER and not self._db.read(ANY_OLDER, wanted):
             return 0
-        return sum(self._end_unread_of(wanted | {"rank": rank}) for rank in range(5))
+        return sum(self._end_unread_of(wanted | {"rank": rank}, until) for rank in range(5))
 
-    def _end_unread_of(self, wanted: dict[str, Any]) -> int:
+    def _end_unread_of(self, wanted: dict[str, Any], until: float) -> int:
         """End a channel's unread messages of one rank."""
         count, after = 0, 0
         while rows := self._db.read(NEXT_UNREAD, wanted | {"after": after}):
@@ -237,6 +249,8 @@ class ClosedChannels:
             if seqs := self._older([seq for seq, ends in rows if ends], wanted["before"]):
                 count += self._db.write(partial(self._bury_unread, wanted=wanted, seqs=seqs))
             elif wanted["before"] < OVER:
+                break
+            if monotonic() >= until:
                 break
         return count
 
