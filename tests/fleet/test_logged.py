@@ -50,24 +50,31 @@ def test_a_log_is_judged_as_its_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert report.verdicts["lost"] == json.loads(capsys.readouterr().out)["verdicts"]["lost"]
 
 
-def test_a_log_knows_what_was_pruned_since(tmp_path: Path) -> None:
-    """Messages whose dedup records are gone from the files are proved by the log beside them."""
+@pytest.mark.parametrize(
+    ("pruned", "left"),
+    [(("far",), {"forgotten": 3}), (("near",), {"forgotten": 3}), (("near", "far"), {})],
+    ids=["inbox", "outbox", "both"],
+)
+def test_a_log_knows_what_was_pruned_since(
+    tmp_path: Path, pruned: tuple[str, ...], left: dict[str, int]
+) -> None:
+    """Messages whose records are gone from the files are proved by the log beside them."""
     with World(tmp_path / "agents") as world:
         near, far = world.open("near"), world.open(handling("far"))
         post(near, "far", 3)
         world.run(near, far)
         world.rest()
         list(ship.files([str(tmp_path / "agents")], str(tmp_path / "log")))
-        far = world.open(handling("far"))
         world.clock.advance(8 * 86_400)
-        far.file.run_maintenance()
+        for name in pruned:
+            world.open(name).file.run_maintenance()
         now = world.clock.now()
         world.rest()
     rules, agents = Rules(now=now, late_after=1e9), tmp_path / "agents"
     alone = reconcile(agents, out=tmp_path / "alone", rules=rules)
     beside = reconcile(agents, out=tmp_path / "beside", rules=rules, log=str(tmp_path / "log"))
 
-    assert {"forgotten": 3} == dict(alone.verdicts)
+    assert left == dict(alone.verdicts)
     assert {"delivered_once": 3} == dict(beside.verdicts)
 
 
