@@ -105,7 +105,7 @@ def _run_workers(deps: HandlerDeps, agent: Agent, loop: Loop) -> Sequence[Engine
         return ()
     from onceward.features.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
 
-    return [RunWorker(deps, agent.sessions, loop)]
+    return [RunWorker(deps, agent.sessions, loop, beside_workers=bool(agent.handlers))]
 
 
 def _batch_workers(deps: HandlerDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:

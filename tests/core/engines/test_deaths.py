@@ -55,6 +55,14 @@ elif kind == "run":
     @agent.session("*", attempts=most)
     def serve(run: Run) -> None:
         called((run.message.body, run.message.attempt))
+elif kind == "run beside jobs":
+    @agent.session("s0", attempts=most)
+    def serve(run: Run) -> None:
+        called((run.message.body, run.message.attempt))
+
+    @agent.on("job", attempts=most)
+    def job(body: int, ctx: Context) -> None:
+        called((body, ctx.message.attempt))
 
 reads = kind == "reader"
 # Its one call ends the process: of several, one may be noted, and not have begun.
@@ -69,6 +77,7 @@ with Postbox(sys.argv[1], agent="worker" if reads else agent, start=not reads, *
         time.sleep(0.01)
 """
 KINDS = ("function", "step", "coroutine", "batch", "run", "reader")
+BESIDE = "run beside jobs"
 
 
 def stored(home: Path, count: int) -> Path:
@@ -109,7 +118,7 @@ def test_every_call_counts(tmp_path: Path, kind: str, attempts: int) -> None:
         ]
 
 
-@pytest.mark.parametrize("kind", [each for each in KINDS if each != "batch"])
+@pytest.mark.parametrize("kind", [each for each in (*KINDS, BESIDE) if each != "batch"])
 def test_neighbours_do_not_wait_for_a_killer(tmp_path: Path, kind: str) -> None:
     """All other jobs are done before the killer is called again, and each of them succeeds."""
     file = stored(tmp_path, 21)

@@ -549,10 +549,22 @@ def _scope(ids: Sequence[tuple[str, str]]) -> str:
     return sha256(json.dumps(ids).encode()).hexdigest()[:SCOPE]
 
 
+SOON: Final = 0.05
+"""Seconds between two looks whether the workers are idle, while a run waits for that."""
+
+
 class RunWorker:
     """Serves the sessions of one agent by runs, in one process."""
 
-    def __init__(self, deps: HandlerDeps, handlers: Sequence[SessionHandler], loop: Loop) -> None:
+    def __init__(
+        self,
+        deps: HandlerDeps,
+        handlers: Sequence[SessionHandler],
+        loop: Loop,
+        *,
+        beside_workers: bool,
+    ) -> None:
+        self._beside_workers = beside_workers
         self._deps, self._db, self._settings = deps, deps.db, deps.settings
         self._handler_loop = loop
         self.owner = file_checks.owner_name()
@@ -632,18 +644,23 @@ class RunWorker:
             return engine.MAX_IDLE_SECONDS
         if arrived or (ready and self._slots > 0):
             return 0.0
-        if not self._calls.counted() and session_queues.suspects(
-            self._db.read, self.scheduler.patterns
-        ):
-            return 0.0
-        return None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
+        wait = None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
+        if not session_queues.suspects(self._db.read, self.scheduler.patterns):
+            return wait
+        return 0.0 if self._may_take_suspects() else min(SOON, SOON if wait is None else wait)
+
+    def _may_take_suspects(self) -> bool:
+        """Return whether this process calls no handler, and its workers find nothing to claim."""
+        if self._calls.counted() or self._db.in_flight.busy:
+            return False
+        return not (self._beside_workers and lanes.agenda(self._db.read).ready == 1)
 
     @property
     def _slots(self) -> int:
         return self._settings.max_runs - len(self._calls.counted())
 
     def _serve(self) -> SchedulePass:
-        alone = not self._calls.counted()
+        alone = self._may_take_suspects()
         looked = self._db.write(lambda tx: self.scheduler.schedule(tx, self._slots, alone=alone))
         if looked.moved or looked.started:
             self._db.notifier.notify("out")  # receipts of messages that a full queue refused
@@ -686,7 +703,7 @@ class RunWorker:
         self._leave_calls()
         if self._idle_for() != 0.0:
             return 0
-        alone = not self._calls.counted()
+        alone = self._may_take_suspects()
         looked = self._db.write(lambda tx: self.scheduler.schedule(tx, 1, alone=alone))
         self._cancel(self._ended_elsewhere())
         for started in looked.started:
