@@ -14,6 +14,7 @@ from tests.waiting import until
 
 from onceward import Agent, AsyncPostbox, Postbox
 from onceward.core.handle import loop_watch
+from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.loop_watch import LoopCall, LoopWatch
 
 LIMIT = 60.0
@@ -244,3 +245,32 @@ def test_the_timeout_holds_on_a_stopped_loop(
 
     assert ("max_retries_exceeded", expected) == (dead.reason, ran)
     assert "timeout of" in (dead.last_error or "")
+
+
+def test_a_call_that_ended_with_its_time_is_cancelled_when_its_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else cancels it: its worker has left the call."""
+    monkeypatch.setattr("onceward.core.handle.invoke.LOOK", 0.01)
+    loop, ran = asyncio.new_event_loop(), list[str]()
+
+    async def job(_: object) -> None:
+        loop.stop()
+        try:
+            await asyncio.sleep(LIMIT)
+        finally:
+            ran.append("ended")
+
+    def call() -> None:
+        with pytest.raises(TimeoutError):
+            run_coroutine(job, loop, lambda _: None, of("job")._replace(until=0.0))
+
+    worker = Thread(target=call)
+    loop.call_soon(worker.start)
+    loop.run_forever()
+    worker.join(LIMIT)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+    assert ["ended"] == ran

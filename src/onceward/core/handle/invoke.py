@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from queue import Empty, SimpleQueue
@@ -314,6 +315,8 @@ def run_coroutine(
             job()
     except BaseException:
         ended.cancel()  # nothing makes its database calls any more
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(on_loop.cancel)
         raise
     return ended.result()
 
