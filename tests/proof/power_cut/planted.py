@@ -19,9 +19,9 @@ from tests.proof.plant import replaced
 from onceward.core.accept.accept import Receiver, store_own
 from onceward.core.accept.own import OwnMessages
 from onceward.core.handle.commit_batch import HandlerCommitBatch
+from onceward.core.rows import lanes
 from onceward.core.rows.sent import frame_of
 from onceward.errors import InvalidArgument
-from onceward.features.cancellation import arrived
 from onceward.features.cancellation.cancellation import Cancelling
 from onceward.features.steps import awaited, stored
 from onceward.features.steps.steps import MessageSteps, StepCall
@@ -218,7 +218,7 @@ def _said_early() -> AbstractContextManager[object]:
 def _unfenced_cancel() -> AbstractContextManager[object]:
     plants = ExitStack()
     plants.enter_context(
-        patch.object(arrived, "FENCE", replaced(arrived.FENCE, "AS held", "AND 0 AS held"))
+        patch.object(lanes, "FENCE", replaced(lanes.FENCE, "AS held", "AND 0 AS held"))
     )
     ended = " AND b.state = 'pending'"
     for module, name in ((stored, "STORE"), (chunks, "ADD")):

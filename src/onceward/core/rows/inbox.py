@@ -172,34 +172,11 @@ NEXT_EXPIRY: Final = (
 OF_SEQS: Final = (
     "SELECT sender, id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?))"
 )
-# The lanes of messages that leave the inbox: a backoff of such a head ends with it.
-FREE_LANES: Final = """
-UPDATE _onceward_lanes
-   SET head_seq = (SELECT min(seq)
-                     FROM _onceward_inbox
-                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'
-                      AND seq NOT IN (SELECT value FROM json_each(:seqs))),
-       due_at = CASE WHEN owner IS NULL AND head_seq IN (SELECT value FROM json_each(:seqs))
-                     THEN NULL ELSE due_at END,
-       suspect = CASE WHEN head_seq IN (SELECT value FROM json_each(:seqs)) THEN 0 ELSE suspect END
- WHERE lane_id IN (SELECT lane_id
-                     FROM _onceward_inbox
-                    WHERE seq IN (SELECT value FROM json_each(:seqs)))
-"""
 ATTEMPTED: Final = """
 SELECT seq, sender, id, attempts
   FROM _onceward_inbox
  WHERE seq IN (SELECT value FROM json_each(?))
  ORDER BY seq
-"""
-REHEAD: Final = """
-UPDATE _onceward_lanes
-   SET head_seq = (SELECT min(seq)
-                     FROM _onceward_inbox
-                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
- WHERE lane_id IN (SELECT lane_id
-                     FROM _onceward_inbox
-                    WHERE seq IN (SELECT value FROM json_each(?)))
 """
 
 FIND_RECEIVED: Final = f"""{senders("_onceward_inbox")}
@@ -721,7 +698,7 @@ def end_unclaimed(
     listed = json.dumps(seqs)
     owed = [(str(s), receipt(str(i), outcome, reason)) for s, i in tx.rows(OF_SEQS, (listed,))]
     _end(tx, seqs, outcome, reason)
-    tx.run(REHEAD, (listed,))
+    lanes.fence(tx, seqs)
     receipts.enqueue(tx, owed)
 
 
@@ -737,7 +714,7 @@ def bury_unclaimed(
         return []
     listed = json.dumps(seqs)
     rows = tx.rows(ATTEMPTED, (listed,))
-    tx.run(FREE_LANES, {"seqs": listed})
+    lanes.fence(tx, seqs)
     tx.run(MARK, {"outcome": "dead", "now": tx.now, "seqs": listed})
     for seq, _, _, attempts in rows:
         dead_letters.add_from_inbox(tx, seq, reason=reason, error=error, attempts=attempts)

@@ -1,4 +1,20 @@
-"""Lease lanes, the unit of order of the inbox: one lease holds a lane's next messages."""
+"""
+Write the lanes, the unit of order of the inbox: one lease holds a lane's next messages.
+
+Invariant: ``head_seq`` is the lowest pending message of the lane, NULL without one. A lane without
+an owner has no ``leased_seqs``; its ``due_at`` is the end of its backoff, NULL for a claimable one.
+With an owner, ``due_at`` is the end of the lease. Each lease adds one to ``token``, and each change
+by a holder compares lane, token and owner in its own statement: a late holder changes nothing.
+
+Order of the steps: a message arrives (open, set_heads), its lane is claimed (lease), prolonged
+(extend), and settled or released; a lease that nothing settles ends by its time (wake_due), by the
+death of its process (end_dead_worker) or by force (seize, fence).
+
+``isolate_upto_seq`` protects neighbours: messages up to it are claimed alone. It rises to the
+messages of a lease that ended unsettled, because one of them may have ended its process, and to
+those of a commit that failed, because one of them may be at fault. It never falls; later messages
+are claimed together again.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +36,14 @@ from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
 from onceward.message.log import log
 
+NEW_HEAD: Final = """
+SELECT min(seq)
+  FROM _onceward_inbox
+ WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'
+"""
+UNLEASED: Final = "owner = NULL, leased_seqs = NULL, due_at = NULL"
+URGENT_FIRST: Final = "ORDER BY rank, head_seq"
+HELD: Final = "lane_id = :lane AND token = :token AND owner = :owner"
 OPEN: Final = """
 INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
 ON CONFLICT (sender, name, rank) DO UPDATE
@@ -47,28 +71,34 @@ SELECT 1
   JOIN _onceward_pending_replies AS r ON r.asker_seq = l.head_seq
  WHERE l.sender = ? AND l.name = ? AND l.rank = ? AND r.state = 'open'
 """
-HEADS: Final = """
-UPDATE _onceward_lanes
-   SET head_seq = (SELECT min(seq)
-                     FROM _onceward_inbox
-                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
- WHERE lane_id IN (SELECT value FROM json_each(?)) AND head_seq IS NULL
+# A lane without a sender is the queue of a session with runs.
+OPEN_QUEUE: Final = """
+INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (NULL, ?1, ?2, ?1)
+ON CONFLICT (name, rank) WHERE sender IS NULL DO UPDATE SET session = excluded.session
+RETURNING lane_id
 """
+# Messages came to empty lanes; *moved*: or left lanes.
+HEADS: Final = f"""
+UPDATE _onceward_lanes
+   SET head_seq = ({NEW_HEAD})
+ WHERE lane_id IN (SELECT value FROM json_each(:lanes)) AND (head_seq IS NULL OR :moved)
+"""
+# A message was just inserted into an empty lane.
 HEAD: Final = """
 UPDATE _onceward_lanes SET head_seq = last_insert_rowid() WHERE lane_id = ? AND head_seq IS NULL
 """
 LANE_FIELDS: Final = "lane_id, token, owner, leased_seqs, isolate_upto_seq, late_at, sender"
 DUE: Final = f"SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at <= ?"
+LEASED: Final = f"""
+SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE lane_id = ? AND owner IS NOT NULL
+"""
 LEASED_BY: Final = f"""
 SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner = ?
 """
-# The holder of an expired lease lives: it gets more time, once.
-WAIT: Final = "UPDATE _onceward_lanes SET due_at = ?, late_at = ? WHERE lane_id = ?"
+# A holder prolongs its lease; the holder of one that ran out lives, and gets more time once.
+EXTEND: Final = f"UPDATE _onceward_lanes SET due_at = :until, late_at = :late_at WHERE {HELD}"
 # A holder does not prolong its lease any more, although it cannot end its call.
-GIVE_UP: Final = """
-UPDATE _onceward_lanes SET late_at = 0
- WHERE lane_id = ? AND token = ? AND owner = ? AND late_at IS NULL
-"""
+GIVE_UP: Final = f"UPDATE _onceward_lanes SET late_at = 0 WHERE {HELD} AND late_at IS NULL"
 # Noted calls whose claim was never committed: their lane still has the token from before.
 UNDONE: Final = """
 SELECT b.lane_id, l.token, b.seq
@@ -77,10 +107,7 @@ SELECT b.lane_id, l.token, b.seq
   JOIN _onceward_inbox AS b ON b.seq = j.value ->> 2 AND b.lane_id = l.lane_id
  WHERE l.owner IS NULL AND b.state = 'pending'
 """
-# The token says that the calls of that claim are counted.
-NEVER_CLAIMED: Final = """
-UPDATE _onceward_lanes SET token = token + 1 WHERE lane_id = ? AND token = ? AND owner IS NULL
-"""
+# One of the messages may have ended its process, or may be why their commit failed.
 CAREFUL: Final = (
     "UPDATE _onceward_lanes SET isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ?"
 )
@@ -91,18 +118,25 @@ NEVER_ENDED: Final = """
 UPDATE _onceward_inbox SET attempts = attempts + :calls, reason = :seen
  WHERE seq = :seq AND state = 'pending'
 """
-WAKE: Final = """
-UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, leased_seqs = NULL, suspect = 0
- WHERE due_at <= ?
+# A backoff or a lease is over, whatever its owner does now.
+RELEASE: Final = f"""
+UPDATE _onceward_lanes SET {UNLEASED}, suspect = 0
+ WHERE lane_id IN (SELECT value FROM json_each(?))
 """
-RELEASE: Final = """
-UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, leased_seqs = NULL WHERE lane_id = ?
+# A lane rests until a date, and as a suspect until all others are served.
+REST: Final = """
+UPDATE _onceward_lanes SET due_at = :due_at, suspect = max(suspect, :suspect)
+ WHERE lane_id = :lane AND owner IS NULL
 """
-SUSPECT: Final = "UPDATE _onceward_lanes SET due_at = ?, suspect = 1 WHERE lane_id = ?"
+# What a lane waits for has come: it is claimable now, unless its head may end the process.
+HURRY: Final = """
+UPDATE _onceward_lanes SET due_at = NULL
+ WHERE lane_id IN (SELECT value FROM json_each(?)) AND owner IS NULL AND suspect = 0
+"""
 READY: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
- ORDER BY rank, head_seq
+ {URGENT_FIRST}
  LIMIT ?
 """
 CLAIMABLE: Final = f"""
@@ -111,7 +145,7 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank,
   FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
    AND (SELECT paused_at FROM _onceward_file_info) IS NULL
- ORDER BY rank, head_seq
+ {URGENT_FIRST}
  LIMIT :limit
 """
 IS_SUSPECT: Final = "SELECT suspect FROM _onceward_lanes WHERE lane_id = ?"
@@ -119,13 +153,13 @@ SUSPECTS: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
  WHERE suspect = 1 AND owner IS NULL AND head_seq IS NOT NULL AND {ORDINARY}
    AND (:session IS NULL OR {SESSION} = :session)
- ORDER BY rank, head_seq
+ {URGENT_FIRST}
  LIMIT :limit
 """
 READY_FOR: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {SESSION} = ? AND {ORDINARY}
- ORDER BY rank, head_seq
+ {URGENT_FIRST}
  LIMIT ?
 """
 WITH_RUNS: Final = """
@@ -134,10 +168,25 @@ SELECT min(b.seq)
   JOIN _onceward_inbox AS b ON b.seq = j.value
   JOIN _onceward_session_handlers AS h ON b.session GLOB h.pattern
 """
+# Without an owner, the token says that the calls of a claim that was rolled back are counted.
 LEASE: Final = """
 UPDATE _onceward_lanes
-   SET owner = ?, token = token + 1, due_at = ?, leased_seqs = ?, late_at = NULL, suspect = 0
- WHERE lane_id = ? AND token = ? AND owner IS NULL
+   SET owner = :owner, token = token + 1, due_at = :until, leased_seqs = :seqs,
+       isolate_upto_seq = max(isolate_upto_seq, :isolate), late_at = NULL, suspect = 0
+ WHERE lane_id = :lane AND token = :token AND owner IS NULL
+"""
+# Further messages of the lane join a lease; later they are claimed alone.
+MORE: Final = f"""
+UPDATE _onceward_lanes
+   SET leased_seqs = :seqs, isolate_upto_seq = max(isolate_upto_seq, :isolate)
+ WHERE {HELD}
+"""
+# The new owner gets a new token, which fences the former one off.
+SEIZE: Final = """
+UPDATE _onceward_lanes
+   SET owner = :owner, token = token + 1, due_at = :until, leased_seqs = :seqs
+ WHERE lane_id = :lane
+RETURNING token
 """
 OWNERS: Final = """
 SELECT owner FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL
@@ -159,30 +208,41 @@ UPDATE _onceward_lanes AS l
 """
 ISOLATED: Final = 200
 """Messages of a lane that are claimed alone after a worker died; later deaths cover later ones."""
-# Leases of a worker that an error kept from settling: handled again, each message alone.
-RELEASE_OWN: Final = """
-UPDATE _onceward_lanes
-   SET isolate_upto_seq = max(isolate_upto_seq,
-                              (SELECT coalesce(max(value), 0) FROM json_each(leased_seqs))),
-       owner = NULL, leased_seqs = NULL, due_at = NULL
- WHERE owner = ?
+# Another owner has the lease from now on, under the same token.
+TRANSFER: Final = f"""
+UPDATE _onceward_lanes SET owner = :to, due_at = coalesce(:until, due_at) WHERE {HELD}
 """
-EXTEND: Final = """
-UPDATE _onceward_lanes SET due_at = ?, late_at = NULL WHERE lane_id = ? AND token = ? AND owner = ?
-"""
-TRANSFER: Final = (
-    "UPDATE _onceward_lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
-)
-SETTLE: Final = """
+# Messages of a lease end or go back; without a rest, so does the lease.
+SETTLE: Final = f"""
 UPDATE _onceward_lanes
-   SET head_seq = (SELECT min(seq)
-                     FROM _onceward_inbox
-                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'
-                      AND seq NOT IN (SELECT value FROM json_each(:ended))),
+   SET head_seq = ({NEW_HEAD.rstrip()} AND seq NOT IN (SELECT value FROM json_each(:ended))),
        owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
        leased_seqs = :rest,
        due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
- WHERE lane_id = :lane AND token = :token AND owner = :owner
+ WHERE {HELD}
+"""
+# A lease without messages holds a lane for a call that cannot commit; that call has returned.
+LET_GO: Final = f"UPDATE _onceward_lanes SET {UNLEASED} WHERE {HELD} AND leased_seqs = '[]'"
+# Messages end from outside: a lease on one of them is over, its holder commits no more, and so is
+# the backoff of a head.
+FENCE: Final = f"""
+UPDATE _onceward_lanes
+   SET head_seq = ({NEW_HEAD.rstrip()} AND seq NOT IN (SELECT value FROM json_each(:seqs))),
+       token = token + f.held,
+       owner = CASE WHEN f.held THEN NULL ELSE owner END,
+       leased_seqs = CASE WHEN f.held THEN NULL ELSE leased_seqs END,
+       due_at = CASE WHEN f.held OR (owner IS NULL AND f.first) THEN NULL ELSE due_at END,
+       suspect = CASE WHEN f.first THEN 0 ELSE suspect END
+  FROM (SELECT l.lane_id AS id,
+               EXISTS (SELECT 1
+                         FROM json_each(l.leased_seqs) AS h
+                        WHERE h.value IN (SELECT value FROM json_each(:seqs))) AS held,
+               coalesce(l.head_seq IN (SELECT value FROM json_each(:seqs)), 0) AS first
+          FROM _onceward_lanes AS l
+         WHERE l.lane_id IN (SELECT lane_id
+                               FROM _onceward_inbox
+                              WHERE seq IN (SELECT value FROM json_each(:seqs)))) AS f
+ WHERE lane_id = f.id
 """
 HAS_MORE: Final = """
 SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND head_seq IS NOT NULL AND owner IS NULL
@@ -263,6 +323,11 @@ class Lease(NamedTuple):
     counted: bool = False
     """Whether its attempt was counted beforehand, because its owner notes no calls."""
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """The bindings that prove that a change is the holder's."""
+        return {"lane": self.lane_id, "token": self.token, "owner": self.owner}
+
 
 class LaneRow(NamedTuple):
     """A leased or backed-off lane."""
@@ -281,10 +346,21 @@ class LaneRow(NamedTuple):
         """The messages of the lease."""
         return [int(seq) for seq in json.loads(self.leased_seqs or "[]")]
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """The bindings that prove that its lease is unchanged."""
+        return {"lane": self.lane_id, "token": self.token, "owner": self.owner}
+
 
 def open_lane(tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str) -> int:
     """Return the number of a lane, created on first use."""
     [(lane_id,)] = tx.rows(OPEN, (sender, name, rank, session))
+    return int(lane_id)
+
+
+def open_queue(tx: StoreTransaction, session: str, rank: int) -> int:
+    """Return the number of the lane of a session with runs, created on first use."""
+    [(lane_id,)] = tx.rows(OPEN_QUEUE, (session, rank))
     return int(lane_id)
 
 
@@ -302,10 +378,10 @@ def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool
     return bool(tx.rows(HEAD_AWAITS, (sender, name, rank)))
 
 
-def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
-    """Set the head of lanes that were empty."""
+def set_heads(tx: StoreTransaction, lane_ids: list[int], *, moved: bool = False) -> None:
+    """Set the head of lanes that were empty; *moved*: also of those that messages have left."""
     heads, bound = listed(lane_ids, HEADS)
-    tx.run(heads, (bound,))
+    tx.run(heads, {"lanes": bound, "moved": moved})
 
 
 def set_head(tx: StoreTransaction, lane_id: int) -> None:
@@ -344,26 +420,35 @@ def wake_due(tx: StoreTransaction) -> None:
     A lease whose owner's process lives gets more time first, because that process may only be slow.
     """
     due = [LaneRow(*row) for row in tx.rows(DUE, (tx.now,))]
-    for lane in due:
-        if lane.owner is not None:
-            _expire(tx, lane, find_record(tx, lane.owner))
-    if due:
-        tx.run(WAKE, (tx.now,))
+    over = [
+        lane.lane_id
+        for lane in due
+        if lane.owner is None or _is_over(tx, lane, find_record(tx, lane.owner))
+    ]
+    if over:
+        _release(tx, over)
 
 
-def _expire(tx: StoreTransaction, lane: LaneRow, record: OwnerRecord | None) -> None:
-    """Give the owner of an expired lease more time if its process lives, or count its calls."""
+def _release(tx: StoreTransaction, lane_ids: Sequence[int]) -> None:
+    statement, bound = listed(lane_ids, RELEASE)
+    tx.run(statement, (bound,))
+
+
+def _is_over(tx: StoreTransaction, lane: LaneRow, record: OwnerRecord | None) -> bool:
+    """Count the calls of an expired lease; give a process that lives more time first."""
     if record is None or record.kind == "reader" or (record.lives and not record.lease):
         _blame(tx, lane, record, NOT_SETTLED)
     elif not record.lives:
         _blame(tx, lane, record, DIED.format(record.process))
     elif lane.late_at is None and lane.seqs:
-        tx.run(WAIT, (tx.now + PATIENCE * record.lease, tx.now, lane.lane_id))
+        tx.run(EXTEND, lane.named | {"until": tx.now + PATIENCE * record.lease, "late_at": tx.now})
+        return False
     elif lane.late_at:
         seconds = (tx.now - lane.late_at + record.lease) / 1000
         _blame(tx, lane, record, STANDS.format(record.process, seconds))
     else:
         _blame(tx, lane, record, LATE.format(record.process))
+    return True
 
 
 def _blame(tx: StoreTransaction, lane: LaneRow, record: OwnerRecord | None, seen: str) -> bool:
@@ -428,11 +513,11 @@ def _count_undone(tx: StoreTransaction, record: OwnerRecord) -> None:
     for lane_id, token, seq in tx.rows(UNDONE, (json.dumps(record.calls),)) if record.calls else ():
         undone.setdefault((lane_id, token), []).append(seq)
     for (lane_id, token), seqs in undone.items():
-        if tx.run(NEVER_CLAIMED, (lane_id, token)):
+        free = {"lane": lane_id, "token": token, "owner": None, "until": None, "seqs": None}
+        if tx.run(LEASE, free | {"isolate": max(seqs)}):
             for seq in seqs:
                 tx.run(NEVER_ENDED, {"calls": 1, "seen": seen, "seq": seq})
-            tx.run(CAREFUL, (max(seqs), lane_id))
-            tx.run(SUSPECT, (tx.now + LAST_FOR, lane_id))
+            rest(tx, lane_id, tx.now + LAST_FOR, suspect=True)
 
 
 def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
@@ -492,14 +577,27 @@ def lease(
     owner: str,
     until: Millis,
     noted: bool = False,
+    isolate: int = 0,
 ) -> Lease:
     """
-    Lease a ready lane for *seqs*.
+    Lease a free lane for *seqs*; messages up to *isolate* are claimed alone if it ends unsettled.
 
     In isolation the attempt is counted beforehand, unless *noted*: the owner notes its calls.
+
+    Raises:
+        LeaseLost: the lane was leased in between.
+
     """
     lane_id, token, careful_to = lane
-    if not tx.run(LEASE, (owner, until, to_json(seqs).decode(), lane_id, token)):
+    named = {
+        "owner": owner,
+        "until": until,
+        "seqs": to_json(seqs).decode(),
+        "isolate": isolate,
+        "lane": lane_id,
+        "token": token,
+    }
+    if not tx.run(LEASE, named):
         msg = f"lane {lane_id} was leased in between"
         raise LeaseLost(msg)
     careful = seqs[0] <= careful_to
@@ -507,6 +605,24 @@ def lease(
     if counted:
         tx.run(TRIED, (1, seqs[0]))
     return Lease(lane_id, token + 1, owner, careful, counted)
+
+
+def _as_json(seqs: Sequence[int]) -> str:
+    return to_json(seqs).decode()
+
+
+def take_more(tx: StoreTransaction, held: Lease, seqs: Sequence[int]) -> None:
+    """Give a lease other messages; each is claimed alone, should the lease end unsettled."""
+    tx.run(MORE, held.named | {"seqs": _as_json(seqs), "isolate": max(seqs)})
+
+
+def seize(
+    tx: StoreTransaction, lane_id: int, owner: str, seqs: Sequence[int], *, until: Millis
+) -> Lease | None:
+    """Lease a lane and fence its present owner off; None if the lane is gone."""
+    named = {"lane": lane_id, "owner": owner, "until": until, "seqs": _as_json(seqs)}
+    rows = tx.rows(SEIZE, named)
+    return Lease(lane_id, rows[0][0], owner, isolate=True) if rows else None
 
 
 def register(tx: StoreTransaction, owner: str) -> None:
@@ -555,9 +671,9 @@ def _end_leases(tx: StoreTransaction, owner: str, record: OwnerRecord | None) ->
     seen = DIED.format(process_of(owner))
     for lane in [LaneRow(*row) for row in tx.rows(LEASED_BY, (owner,))]:
         called = _blame(tx, lane, record, seen)
-        tx.run(RELEASE, (lane.lane_id,))
+        _release(tx, [lane.lane_id])
         if called:
-            tx.run(SUSPECT, (tx.now + LAST_FOR, lane.lane_id))
+            rest(tx, lane.lane_id, tx.now + LAST_FOR, suspect=True)
     if tx.run(UNREGISTER, (owner,)) and (record is None or record.kind != "call"):
         tx.run(ISOLATE_HEADS, (ISOLATED,))
 
@@ -577,7 +693,7 @@ def end_workers(tx: StoreTransaction) -> None:
 
 def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
     """Extend the lease; return False if it is lost."""
-    return tx.run(EXTEND, (until, held.lane_id, held.token, held.owner)) > 0
+    return tx.run(EXTEND, held.named | {"until": until, "late_at": None}) > 0
 
 
 def rests_until(tx: StoreTransaction, lane_id: int) -> Millis | None:
@@ -588,12 +704,52 @@ def rests_until(tx: StoreTransaction, lane_id: int) -> Millis | None:
 
 def give_up(tx: StoreTransaction, held: Lease) -> None:
     """Let a lease run out at its end, although its owner's process lives."""
-    tx.run(GIVE_UP, (held.lane_id, held.token, held.owner))
+    tx.run(GIVE_UP, held.named)
 
 
-def transfer(tx: StoreTransaction, held: Lease, owner: str) -> bool:
-    """Pass a lease to another owner, its end and token unchanged; return False if it is lost."""
-    return tx.run(TRANSFER, (owner, held.lane_id, held.token, held.owner)) > 0
+def shorten(tx: StoreTransaction, lane_id: int, *, until: Millis) -> bool:
+    """End a lease earlier, or give its backoff another date; return False if there is none."""
+    lane = next((LaneRow(*row) for row in tx.rows(LEASED, (lane_id,))), None)
+    return (
+        lane is not None
+        and tx.run(EXTEND, lane.named | {"until": until, "late_at": lane.late_at}) > 0
+    )
+
+
+def transfer(tx: StoreTransaction, held: Lease, owner: str, *, until: Millis | None = None) -> bool:
+    """Pass a lease to another owner, its token unchanged; return False if it is lost."""
+    return tx.run(TRANSFER, held.named | {"to": owner, "until": until}) > 0
+
+
+def hold(tx: StoreTransaction, held: Lease, owner: str, *, until: Millis) -> None:
+    """
+    Empty a lease and pass it to the *owner* of a call that can commit no more.
+
+    The lane's next message waits for that call, until *until* at the latest; see ``let_go``.
+    """
+    if tx.run(SETTLE, held.named | {"ended": "[]", "rest": "[]", "due_at": None}):
+        transfer(tx, held, owner, until=until)
+
+
+def let_go(tx: StoreTransaction, held: Lease) -> None:
+    """Release a lane that ``hold`` holds for a call."""
+    tx.run(LET_GO, held.named)
+
+
+def fence(tx: StoreTransaction, seqs: Sequence[int]) -> None:
+    """End the leases on messages that end from outside, and set the heads of their lanes."""
+    tx.run(FENCE, {"seqs": _as_json(seqs)})
+
+
+def rest(tx: StoreTransaction, lane_id: int, due_at: Millis, *, suspect: bool = False) -> None:
+    """Let a lane that is not leased rest until a date; *suspect*: other lanes are served first."""
+    tx.run(REST, {"lane": lane_id, "due_at": due_at, "suspect": suspect})
+
+
+def hurry(tx: StoreTransaction, lane_ids: Sequence[int]) -> None:
+    """Make lanes claimable whose date was later, because what they wait for has come."""
+    statement, bound = listed(lane_ids, HURRY)
+    tx.run(statement, (bound,))
 
 
 def settle(
@@ -616,7 +772,7 @@ def settle(
     statement, gone = listed(ended, SETTLE)
     named = {
         "ended": gone,
-        "rest": to_json(rest).decode() if rest else None,
+        "rest": _as_json(rest) if rest else None,
         "due_at": due_at,
         "lane": held.lane_id,
         "token": held.token,
@@ -636,7 +792,10 @@ def has_more(read: Rows, lane_id: int) -> bool:
 
 def release_own(tx: StoreTransaction, owner: str) -> None:
     """Release the lanes that an error left leased to *owner*; their messages are claimed alone."""
-    tx.run(RELEASE_OWN, (owner,))
+    held = [LaneRow(*row) for row in tx.rows(LEASED_BY, (owner,))]
+    for lane in held:
+        tx.run(CAREFUL, (max(lane.seqs, default=0), lane.lane_id))
+    _release(tx, [lane.lane_id for lane in held])
 
 
 def forget_empty(tx: StoreTransaction, limit: int) -> int:
@@ -663,14 +822,7 @@ def release(
     *broken*: its messages were handled but could not be committed; each is claimed alone and gets
     its own commit.
     """
-    named = {
-        "ended": "[]",
-        "rest": None,
-        "due_at": due_at,
-        "lane": held.lane_id,
-        "token": held.token,
-        "owner": held.owner,
-    }
+    named = held.named | {"ended": "[]", "rest": None, "due_at": due_at}
     if broken:  # also if the claim was rolled back with its handlers' writes
         tx.run(CAREFUL, (max(seqs), held.lane_id))
     if not tx.run(SETTLE, named):

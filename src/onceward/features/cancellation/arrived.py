@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from onceward.core.accept.accept import Prepare
-from onceward.core.rows import receipts, sent
+from onceward.core.rows import lanes, receipts, sent
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.requests import SentRequest, ask_to_cancel
 from onceward.file.transaction import StoreTransaction, bump
@@ -38,27 +38,6 @@ SELECT sender, id, session, 'cancelled', :now
 MARK_UNSEEN: Final = """
 INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
 VALUES (?, ?, ?, 'cancelled', ?)
-"""
-# The lease of an ended message is over: its holder can commit nothing under the old token.
-FENCE: Final = """
-UPDATE _onceward_lanes
-   SET head_seq = (SELECT min(seq)
-                     FROM _onceward_inbox
-                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
-       token = token + f.held,
-       owner = CASE WHEN f.held THEN NULL ELSE owner END,
-       leased_seqs = CASE WHEN f.held THEN NULL ELSE leased_seqs END,
-       due_at = CASE WHEN f.held OR (owner IS NULL AND f.first) THEN NULL ELSE due_at END
-  FROM (SELECT l.lane_id AS id,
-               EXISTS (SELECT 1
-                         FROM json_each(l.leased_seqs) AS h
-                        WHERE h.value IN (SELECT value FROM json_each(:seqs))) AS held,
-               coalesce(l.head_seq IN (SELECT value FROM json_each(:seqs)), 0) AS first
-          FROM _onceward_lanes AS l
-         WHERE l.lane_id IN (SELECT lane_id
-                               FROM _onceward_inbox
-                              WHERE seq IN (SELECT value FROM json_each(:seqs)))) AS f
- WHERE lane_id = f.id
 """
 FORGET_QUESTIONS: Final = """
 UPDATE _onceward_pending_replies
@@ -114,11 +93,12 @@ class Canceller:
             prepare(tx, list(seqs))
         named = {"seqs": json.dumps(seqs), "now": tx.now, "reason": reason}
         ended = tx.rows(END, named)
-        named["seqs"] = json.dumps([seq for seq, _, _ in ended])
         if not ended:
             return set()
+        gone = [seq for seq, _, _ in ended]
+        named["seqs"] = json.dumps(gone)
         tx.run(MARK, {"seqs": named["seqs"], "now": tx.now})
-        tx.run(FENCE, {"seqs": named["seqs"]})
+        lanes.fence(tx, gone)
         asked = tx.rows(FORGET_QUESTIONS, {"seqs": named["seqs"], "now": tx.now})
         bump(tx, ended=len(ended), inbox_cancelled=len(ended))
         receipts.enqueue(tx, [(s, Receipt(i, "cancelled", reason)) for _, s, i in ended])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from onceward.core.rows import lanes
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, iso
 
@@ -19,12 +20,24 @@ FAR: Final[Millis] = 30 * 86_400_000
 """No lease should last this long; one that does came from a wrong clock or a damaged file."""
 
 
+Change = Callable[[StoreTransaction, dict[str, Any]], object]
+"""Changes a row; returns whether it was still as it was found."""
+
+
 class LeaseTable(NamedTuple):
-    """One kind of lease: the query that finds it, and the statement that shortens it."""
+    """One kind of lease: the query that finds it, and the change that shortens it."""
 
     what: str
     find: str
-    cut: str
+    cut: Change
+
+
+def _run(sql: str) -> Change:
+    return lambda tx, named: tx.run(sql, named)
+
+
+def _shorten_lane(tx: StoreTransaction, named: dict[str, Any]) -> bool:
+    return lanes.shorten(tx, named["key"], until=named["until"])
 
 
 LEASES: Final = (
@@ -35,11 +48,7 @@ LEASES: Final = (
           FROM _onceward_lanes
          WHERE owner IS NOT NULL AND due_at > :now
         """,
-        """
-        UPDATE _onceward_lanes
-           SET due_at = :until
-         WHERE lane_id = :key AND owner = :owner AND due_at = :ends
-        """,
+        _shorten_lane,
     ),
     LeaseTable(
         "peer",
@@ -48,11 +57,13 @@ LEASES: Final = (
           FROM _onceward_peers
          WHERE owner IS NOT NULL AND lease_at > :now
         """,
-        """
-        UPDATE _onceward_peers
-           SET lease_at = :until
-         WHERE name = :key AND owner = :owner AND lease_at = :ends
-        """,
+        _run(
+            """
+            UPDATE _onceward_peers
+               SET lease_at = :until
+             WHERE name = :key AND owner = :owner AND lease_at = :ends
+            """
+        ),
     ),
     LeaseTable(
         "mailbox reader",
@@ -62,11 +73,13 @@ LEASES: Final = (
           JOIN _onceward_mailbox_readers AS r ON r.reader_id = h.reader_id
          WHERE h.owner IS NOT NULL AND h.due_at > :now
         """,
-        """
-        UPDATE _onceward_mailbox_leases
-           SET due_at = :until
-         WHERE reader_id = :key AND seq = :row AND owner = :owner AND due_at = :ends
-        """,
+        _run(
+            """
+            UPDATE _onceward_mailbox_leases
+               SET due_at = :until
+             WHERE reader_id = :key AND seq = :row AND owner = :owner AND due_at = :ends
+            """
+        ),
     ),
 )
 NEWEST: Final = (
@@ -112,7 +125,7 @@ class Repair:
 
 class _Step(NamedTuple):
     repair: Repair
-    sql: str
+    change: Change
     named: dict[str, Any]
 
 
@@ -124,7 +137,7 @@ def find(rows: Rows, now: Millis, lease_for: Millis, died: Died) -> list[Repair]
 def mend(tx: StoreTransaction, lease_for: Millis, died: Died) -> list[Repair]:
     """Repair leases and positions; return each change of this transaction."""
     steps = list(_steps(tx.rows, tx.now, lease_for, died))
-    return [step.repair for step in steps if tx.run(step.sql, step.named)]
+    return [step.repair for step in steps if step.change(tx, step.named)]
 
 
 def _steps(rows: Rows, now: Millis, lease_for: Millis, died: Died) -> Iterator[_Step]:
@@ -135,11 +148,11 @@ def _steps(rows: Rows, now: Millis, lease_for: Millis, died: Died) -> Iterator[_
         past = f"the cursor of session {session} is at {seq}, past the last message {newest}"
         change = f"set to {to}, before the oldest message that was not read"
         repair = Repair("position", f"session {session}", past, change)
-        yield _Step(repair, SET_POLL, {"to": to, "key": session, "from": seq})
+        yield _Step(repair, _run(SET_POLL), {"to": to, "key": session, "from": seq})
     for reader_id, name, seq in rows(READERS, {"newest": newest}):
         past = f"the mailbox reader {name} is at {seq}, past the last message {newest}"
         repair = Repair("position", f"mailbox reader {name}", past, f"set to {newest}, the end")
-        yield _Step(repair, SET_READER, {"to": newest, "key": reader_id})
+        yield _Step(repair, _run(SET_READER), {"to": newest, "key": reader_id})
 
 
 def _leases(

@@ -16,7 +16,7 @@ from onceward.core.send.block import Transaction
 from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Outbox
 from onceward.core.send.requests import TaskOutcome
-from onceward.errors import LeaseLost, RunAborted
+from onceward.errors import RunAborted
 from onceward.features.runs import session_queues
 from onceward.file import file_checks
 from onceward.file.database import Database
@@ -34,12 +34,6 @@ from onceward.message.vocabulary import (
     reason_text,
 )
 
-LEASE: Final = """
-UPDATE _onceward_lanes
-   SET owner = :owner, token = token + 1, due_at = :until, leased_seqs = :bound,
-       isolate_upto_seq = max(isolate_upto_seq, :last), late_at = NULL, suspect = 0
- WHERE lane_id = :lane AND token = :token - 1 AND owner IS NULL
-"""
 BIND: Final = """
 UPDATE _onceward_inbox SET run_seq = :run, attempts = attempts + 1
  WHERE seq IN (SELECT value FROM json_each(:bound)) AND state = 'pending' AND run_seq IS NULL
@@ -88,11 +82,6 @@ OURS: Final = """
 CHECKPOINT: Final = f"UPDATE _onceward_runs SET partial = :partial, checkpoint_at = :now {OURS}"
 PROVE: Final = f"SELECT 1 FROM _onceward_runs {OURS}"
 MORE: Final = f"UPDATE _onceward_runs SET bound = :bound, event_ids = :ids {OURS}"
-CLAIM_MORE: Final = """
-UPDATE _onceward_lanes
-   SET leased_seqs = ?, isolate_upto_seq = max(isolate_upto_seq, ?)
- WHERE lane_id = ? AND token = ? AND owner = ?
-"""
 END: Final = """
 UPDATE _onceward_runs
    SET state = :state, consumed = :consumed, result = :result, cause = :cause, ended_at = :now
@@ -121,25 +110,6 @@ SELECT {FIELDS}
  WHERE r.state = 'open' AND (l.lane_id IS NULL OR l.owner IS NULL OR l.token <> r.token)
 """
 STILL: Final = "SELECT id FROM _onceward_runs WHERE state = 'open' AND owner = ?"
-TAKE_OVER: Final = """
-UPDATE _onceward_lanes
-   SET owner = :owner, token = token + 1, due_at = :now, leased_seqs = :bound
- WHERE lane_id = :lane
-RETURNING token
-"""
-# The lane of an aborted run stays leased, without messages, until its call has returned.
-HOLD: Final = """
-UPDATE _onceward_lanes
-   SET head_seq = (SELECT min(seq)
-                     FROM _onceward_inbox
-                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
-       owner = :holder, leased_seqs = '[]', due_at = :until
- WHERE lane_id = :lane AND token = :token AND owner = :owner
-"""
-LET_GO: Final = """
-UPDATE _onceward_lanes SET owner = NULL, leased_seqs = NULL, due_at = NULL
- WHERE lane_id = ? AND token = ? AND owner = ? AND leased_seqs = '[]'
-"""
 LEAVE: Final = """
 UPDATE _onceward_runs SET left_at = ? WHERE seq = ? AND state = 'aborted' AND left_at IS NULL
 """
@@ -216,6 +186,11 @@ class OpenRun(NamedTuple):
         return [int(seq) for seq in json.loads(self.bound)]
 
     @property
+    def lease(self) -> Lease:
+        """Its lease of its session's queue."""
+        return Lease(self.lane_id, self.token, self.owner, isolate=True)
+
+    @property
     def named(self) -> dict[str, object]:
         """The bindings that prove that a write is the run's own."""
         return {"run": self.seq, "token": self.token, "lane": self.lane_id, "owner": self.owner}
@@ -249,13 +224,11 @@ def begin(
         "token": token,
         "owner": owner,
         "bound": bound,
-        "last": max(seqs),
-        "until": until,
         "ids": json.dumps([each.id for each in messages]),
         "now": tx.now,
     }
-    if not tx.run(LEASE, named):
-        raise LeaseLost(f"the queue of {session!r} was leased in between")
+    free = lane_id, token - 1, 0
+    lanes.lease(tx, free, seqs, owner=owner, until=until, noted=True, isolate=max(seqs))
     [(seq,)] = tx.rows(OPEN, named)
     tx.run(BIND, {"run": seq, "bound": bound})
     tx.run(LINES, (seq, session))
@@ -297,7 +270,7 @@ def add_messages(
     bound = json.dumps(seqs)
     if not tx.run(MORE, run.named | {"bound": bound, "ids": json.dumps(list(ids))}):
         raise aborted_error(run)
-    tx.run(CLAIM_MORE, (bound, max(seqs), run.lane_id, run.token, run.owner))
+    lanes.take_more(tx, run.lease, seqs)
     tx.run(BIND, {"run": run.seq, "bound": bound})
     return run._replace(bound=bound)
 
@@ -329,16 +302,8 @@ def aborted_error(run: OpenRun) -> RunAborted:
 
 def take_over(tx: StoreTransaction, run: OpenRun, owner: str) -> Lease:
     """Take over a run's lease; this statement fences its previous owner off."""
-    rows = tx.rows(
-        TAKE_OVER, {"owner": owner, "now": tx.now, "bound": run.bound, "lane": run.lane_id}
-    )
-    return Lease(run.lane_id, rows[0][0] if rows else run.token, owner, isolate=True)
-
-
-def hold(tx: StoreTransaction, held: Lease, holder: str, until: Millis) -> None:
-    """Lease a lane, until *until* at the latest, to the owner of the aborted call."""
-    named = {"holder": holder, "until": until}
-    tx.run(HOLD, named | {"lane": held.lane_id, "token": held.token, "owner": held.owner})
+    held = lanes.seize(tx, run.lane_id, owner, run.seqs, until=tx.now)
+    return held or run.lease._replace(owner=owner)
 
 
 def call_returned(tx: StoreTransaction, run: OpenRun) -> None:
@@ -358,7 +323,7 @@ def leave(tx: StoreTransaction, run: OpenRun) -> bool:
 
 
 def _let_go(tx: StoreTransaction, run: OpenRun) -> None:
-    tx.run(LET_GO, (run.lane_id, run.token + 1, run.owner))
+    lanes.let_go(tx, run.lease._replace(token=run.token + 1))
     session_queues.hurry(tx, run.lane_id)
 
 
@@ -432,7 +397,7 @@ def abort_bound(tx: StoreTransaction, seqs: list[int]) -> None:
         messages = session_queues.of_seqs(tx, run.seqs, held)
         inbox.apply_settlements(tx, [SettledMessage(each, again) for each in messages])
         end(tx, run, "aborted", consumed=False, cause=CANCELLED)
-        hold(tx, held, run.owner, tx.now + CALL_ENDS_WITHIN)
+        lanes.hold(tx, held, run.owner, until=tx.now + CALL_ENDS_WITHIN)
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
@@ -571,7 +536,7 @@ class RunCompletion:
         else:
             # A coroutine gets the grace twice; a call that returns or is abandoned releases the
             # lane.
-            hold(tx, held, run.owner, tx.now + 2 * self._grace)
+            lanes.hold(tx, held, run.owner, until=tx.now + 2 * self._grace)
         self._emitter.emit(tx, RunWasAborted(
             agent=self._agent, at=tx.now, session=run.session, run_id=run.id, cause=cause,
             consumed=delivered,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from onceward.core.rows import lanes
 from onceward.core.rows.inbox import LeasedMessage
 from onceward.core.rows.lanes import Lease
 from onceward.errors import InvalidArgument
@@ -104,13 +105,6 @@ UPDATE _onceward_inbox
    SET lane_id = ?
  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
 """
-HEADS: Final = """
-UPDATE _onceward_lanes
-   SET head_seq = (SELECT min(seq)
-                     FROM _onceward_inbox
-                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
- WHERE lane_id IN (SELECT value FROM json_each(?))
-"""
 # A session waits since its head came, or since its last run ended: the longest wait is first.
 READY: Final = f"""
 SELECT w.lane_id, w.session, w.token
@@ -130,19 +124,10 @@ SELECT w.lane_id, w.session, w.token
  ORDER BY max(b.received_at, coalesce(r.ended_at, 0)), coalesce(r.seq, 0), w.head_seq
  LIMIT :limit
 """
-OPEN: Final = """
-INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (NULL, ?1, ?2, ?1)
-ON CONFLICT (name, rank) WHERE sender IS NULL DO UPDATE SET session = excluded.session
-RETURNING lane_id
-"""
 LANE: Final = """
 SELECT lane_id, token, owner, due_at
   FROM _onceward_lanes
  WHERE sender IS NULL AND name = ? AND rank = 2
-"""
-DEFER: Final = "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND owner IS NULL"
-HURRY: Final = """
-UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL AND suspect = 0
 """
 SUSPECTS: Final = f"""
 SELECT l.lane_id, l.name, l.token FROM _onceward_lanes AS l
@@ -368,12 +353,12 @@ def lane_of(tx: StoreTransaction, session: str) -> int | None:
 
 def hurry(tx: StoreTransaction, lane_id: int) -> None:
     """Make a queue due now, unless a run has it."""
-    tx.run(HURRY, (lane_id,))
+    lanes.hurry(tx, [lane_id])
 
 
 def defer(tx: StoreTransaction, lane_id: int, due_at: Millis) -> None:
     """Make a queue due at a moment, unless a run has it."""
-    tx.run(DEFER, (due_at, lane_id))
+    lanes.rest(tx, lane_id, due_at)
 
 
 def open_under(tx: StoreTransaction, pattern: str) -> str | None:
@@ -455,16 +440,16 @@ def _before_others(
 
 def enqueue(tx: StoreTransaction, session: str, fresh: Sequence[NewMessage]) -> int:
     """Move arrivals to the end of their session's queue; return the queue's lane."""
-    [(lane_id,)] = tx.rows(OPEN, (session, RANK))
+    lane_id = lanes.open_queue(tx, session, RANK)
     tx.run(ARRIVE, {"session": session, "now": tx.now})
     tx.run(MOVE, (lane_id, json.dumps([each.seq for each in fresh])))
-    tx.run(HEADS, (json.dumps([lane_id, *{each.lane_id for each in fresh}]),))
-    return int(lane_id)
+    lanes.set_heads(tx, [lane_id, *{each.lane_id for each in fresh}], moved=True)
+    return lane_id
 
 
 def update_head(tx: StoreTransaction, lane_id: int) -> None:
     """Update a lane's head after some of its messages ended."""
-    tx.run(HEADS, (json.dumps([lane_id]),))
+    lanes.set_heads(tx, [lane_id], moved=True)
 
 
 def ready(tx: StoreTransaction, patterns: str, limit: int) -> list[tuple[int, str, int]]:

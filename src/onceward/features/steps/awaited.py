@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from onceward.core.rows import lanes
 from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.body import BYTES, encode
@@ -20,16 +21,12 @@ SELECT :session, :type, :sender, :id, :media, :body, :now
  WHERE EXISTS (SELECT 1 FROM _onceward_awaited_types WHERE type = :type)
 """
 # The commit that stores it makes its waiting handlers due.
-WAKE: Final = """
-UPDATE _onceward_lanes
-   SET due_at = NULL
- WHERE owner IS NULL
-   AND lane_id IN (SELECT b.lane_id
-                     FROM _onceward_steps AS s
-                     JOIN _onceward_inbox AS b
-                       ON b.sender = s.sender AND b.id = s.message_id AND b.state = 'pending'
-                    WHERE s.awaits = :type AND s.awaits IS NOT NULL AND s.state = 'waiting'
-                      AND b.session = :session)
+WAITING: Final = """
+SELECT DISTINCT b.lane_id
+  FROM _onceward_steps AS s
+  JOIN _onceward_inbox AS b
+    ON b.sender = s.sender AND b.id = s.message_id AND b.state = 'pending'
+ WHERE s.awaits = :type AND s.awaits IS NOT NULL AND s.state = 'waiting' AND b.session = :session
 """
 WAITS_HERE: Final = """
 SELECT 1 FROM _onceward_awaited_messages WHERE session = ? AND type = ? LIMIT 1
@@ -90,7 +87,9 @@ def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     }
     if not tx.run(KEEP, named):
         return False
-    tx.run(WAKE, {"type": frame.type, "session": frame.session})
+    waiting = tx.rows(WAITING, {"type": frame.type, "session": frame.session})
+    if waiting:
+        lanes.hurry(tx, [lane_id for (lane_id,) in waiting])
     return True
 
 
