@@ -118,7 +118,7 @@ NEVER_ENDED: Final = """
 UPDATE _onceward_inbox SET attempts = attempts + :calls, reason = :seen
  WHERE seq = :seq AND state = 'pending'
 """
-# A backoff or a lease is over, whatever its owner does now.
+# A backoff or a lease is over.
 RELEASE: Final = f"""
 UPDATE _onceward_lanes SET {UNLEASED}, suspect = 0
  WHERE lane_id IN (SELECT value FROM json_each(?))
@@ -208,7 +208,7 @@ UPDATE _onceward_lanes AS l
 """
 ISOLATED: Final = 200
 """Messages of a lane that are claimed alone after a worker died; later deaths cover later ones."""
-# Another owner has the lease from now on, under the same token.
+# The lease gets another owner, under the same token.
 TRANSFER: Final = f"""
 UPDATE _onceward_lanes SET owner = :to, due_at = coalesce(:until, due_at) WHERE {HELD}
 """
