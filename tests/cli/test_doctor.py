@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.children import PYTHON, Child
+from tests.wrong_values import put
 
 from onceward import Agent, Context, Postbox, Run
 from onceward.message.clock import SystemClock
@@ -24,6 +25,7 @@ CHECKS = [
     "disk",
     "handles",
     "schema",
+    "values",
     "write",
     "wal",
     "clock",
@@ -692,3 +694,22 @@ def found(cli: Cli, name: str, check: str) -> str:
     [finding] = [each for each in told if each["check"] == check]
     assert "ok" == finding["level"]
     return str(finding["found"])
+
+
+@pytest.mark.parametrize(("value", "level"), [(1, "ok"), ("one", "serious")])
+def test_it_finds_a_value_of_the_wrong_type(
+    shop: Postbox, cli: Cli, value: object, level: str
+) -> None:
+    """It looks for one without an error before, and names its column."""
+    path = shop.file.path
+    shop.close()
+    put(path, "_onceward_file_info", "opened", value)
+
+    [found] = [
+        each for each in cli("doctor", path, "--json").json["findings"] if each["check"] == "values"
+    ]
+
+    assert (level, level == "serious") == (
+        found["level"],
+        "_onceward_file_info.opened" in found["found"],
+    )

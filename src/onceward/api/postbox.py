@@ -46,6 +46,7 @@ from onceward.core.send.compose import Composer
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.file import descriptors, file_checks, forks, open_files
+from onceward.file.connection import UNTYPED, raise_meant
 from onceward.file.database import Database, DeletedWal
 from onceward.file.directory import (
     DirectoryCache,
@@ -719,13 +720,17 @@ class Postbox(Session, EventSource):
         moved = 0
         with self._db.outside_handler():
             self._db.recover()
-            moved += self._dispatcher.collect()
-            for _ in range(MAX_ROUNDS):
-                step = self._dispatcher.run_due()
-                step += sum(engine.run_due() for engine in self._engines)
-                moved += step
-                if not step:
-                    break
+            try:
+                moved += self._dispatcher.collect()
+                for _ in range(MAX_ROUNDS):
+                    step = self._dispatcher.run_due()
+                    step += sum(engine.run_due() for engine in self._engines)
+                    moved += step
+                    if not step:
+                        break
+            except UNTYPED as error:
+                raise_meant(self._db.explain(error), error)
+                raise
         return moved
 
     def _prune_archived(self, box: str, rows: Sequence[tuple[int, str, str, int]]) -> int:

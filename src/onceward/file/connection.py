@@ -42,8 +42,14 @@ WITHDRAWN_VERSIONS: Final = (3, 52, 0)
 MARK: Final = "onceward:"
 SURROGATES: Final = "surrogates not allowed"
 """Python's reason for text that cannot be written as UTF-8."""
-REFUSALS: Final = ("CHECK constraint failed", "cannot store")
-"""SQLite's texts for a row of ours that violates a CHECK or a strict column's type."""
+REFUSALS: Final = (
+    "CHECK constraint failed",
+    "cannot store",
+    "NOT NULL constraint failed: _onceward_",
+)
+"""SQLite's texts for a row of ours that violates a CHECK, a strict type or NOT NULL."""
+UNTYPED: Final = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+"""Errors that a damaged value of another type causes where it is used."""
 ENDED_ONCE: Final = (
     "_onceward_processed_messages.",
     "_onceward_dead_letters.",
@@ -253,6 +259,11 @@ class BusyHandler:
         return True
 
 
+def may_be_damage(error: BaseException) -> bool:
+    """Return whether a damaged value of another type may have caused an error."""
+    return isinstance(error, UNTYPED) and not isinstance(error, OncewardError)
+
+
 def has_columns(cursor: apsw.Cursor) -> bool:
     """Return whether a statement reads; a comment after the last semicolon does not."""
     try:
@@ -390,7 +401,7 @@ def _stored_before(error: apsw.ConstraintError) -> OncewardError:
 
 
 def schema_damage(error: apsw.ConstraintError) -> BaseException:
-    """Return StoreCorrupt if a CHECK or column type refuses a row of ours: the file is damaged."""
+    """Return StoreCorrupt if a constraint refuses a row of ours: the file is damaged."""
     if not any(text in str(error) for text in REFUSALS):
         return error
     return StoreCorrupt(

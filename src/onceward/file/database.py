@@ -44,6 +44,7 @@ from onceward.file.connection import (
     enable_wal,
     execute_reading,
     is_connected_to,
+    may_be_damage,
     moves,
     raise_meant,
     translate_error,
@@ -148,6 +149,10 @@ class Database:
     """The last WAL that was deleted under this process."""
     on_deleted_wal: tuple[Callable[[DeletedWal], None], ...] = ()
     """Called while the writer's turn is held: they must not use the file."""
+    damaged: str | None = None
+    """The damaged value that the last examination found."""
+    _sound_until = 0.0
+    """Until this time of the monotonic clock, the tables are not examined again."""
     _readers_opened = 0
     """Number of second connections so far."""
     _ticks = 0
@@ -619,7 +624,28 @@ class Database:
 
     def translate_error(self, error: BaseException) -> BaseException:
         """Return the error of ours for a foreign error."""
-        return translate_own_error(error, self.path)
+        return self.explain(translate_own_error(error, self.path))
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return StoreCorrupt for an error that a damaged value of our tables explains."""
+        said = self.examine() if may_be_damage(error) else None
+        if said is None:
+            return error
+        from onceward.file import damage  # noqa: PLC0415 - rarely needed
+
+        return damage.corrupt(self.path, said)
+
+    def examine(self) -> str | None:
+        """Return a value that our tables cannot hold; None if none was found in a second."""
+        if monotonic() < self._sound_until:
+            return None
+        from onceward.file import damage  # noqa: PLC0415 - rarely needed
+
+        with suppress(OncewardError, apsw.Error), self.readers.lend(0.0) as reader:
+            self.damaged = damage.find(reader)
+            self._sound_until = 0.0 if self.damaged else monotonic() + damage.SOUND_FOR
+            return self.damaged
+        return None
 
     def _drop(
         self, let_go: Callable[[apsw.Connection | None], None] = close_without_checkpoint
@@ -724,7 +750,7 @@ class Database:
         """Run a reading statement for a caller, as ``read``; no engine waits for it."""
         if self.writer._owner == get_ident():
             return self._read_inside(sql, bindings)
-        with self._lent_reader() as reader, self._errors_by(translate_own_error):
+        with self._lent_reader() as reader, self._errors_by(self.translate_error):
             found: list[tuple[Any, ...]] = self._execute(reader.execute, sql, bindings).fetchall()
         return found
 
@@ -732,18 +758,19 @@ class Database:
         """Run a caller's statement on committed data; raise SQLite's error."""
         if "pragma" in sql.lower():
             refuse_pragma(sql)
-        with self._lent_reader() as reader, self._errors_by(translate_error):
+        by_path = partial(translate_error, path=self.path)
+        with self._lent_reader() as reader, self._errors_by(by_path):
             return _named(self._execute(reader.execute, sql, bindings))
 
     @contextmanager
-    def _errors_by(self, translate: Callable[[Exception, Path], BaseException]) -> Iterator[None]:
+    def _errors_by(self, translate: Callable[[BaseException], BaseException]) -> Iterator[None]:
         """Raise the errors of a caller's block translated, and an interrupt as it is."""
         try:
             yield
         except apsw.InterruptError:
             raise
         except Exception as error:
-            raise_meant(translate(error, self.path), error)
+            raise_meant(translate(error), error)
             raise
 
     @contextmanager
@@ -804,7 +831,7 @@ class Database:
 
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot, outside of any transaction."""
-        with self._lent_reader() as reader, self._errors_by(translate_own_error):
+        with self._lent_reader() as reader, self._errors_by(self.translate_error):
             try:
                 reader.execute("BEGIN")
                 return work(StoreTransaction(reader, self.now()))

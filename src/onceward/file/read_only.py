@@ -19,11 +19,13 @@ from onceward.errors import (
 )
 from onceward.file import file_checks, migrations
 from onceward.file.connection import (
+    UNTYPED,
     BusyHandler,
     close_without_checkpoint,
     connect,
     execute_reading,
     has_columns,
+    may_be_damage,
     raise_meant,
     translate_error,
     translate_own_error,
@@ -92,6 +94,16 @@ class FileReader:
             raise
         finally:
             cursor.close(True)  # noqa: FBT003 - forced: apsw takes it by position only
+
+    def damage(self) -> str | None:
+        """Return a value that the agent's tables cannot hold, if one is found in a second."""
+        from onceward.file import damage  # noqa: PLC0415 - rarely needed
+
+        try:
+            return damage.find(self._con)
+        finally:
+            if self._longest is not None:
+                self._con.set_progress_handler(self._too_long, OPCODES)
 
     def hold(self) -> None:
         """Read on one snapshot in a block: the WAL cannot be emptied during it, so be quick."""
@@ -210,7 +222,15 @@ def opened_any(
     with connected(path, patience) as con:
         reader = FileReader(con, path, longest, wait=wait)
         reader.rows(SMALL_CACHE)
-        yield reader
+        try:
+            yield reader
+        except UNTYPED as error:
+            said = reader.damage() if may_be_damage(error) else None
+            if said is None:
+                raise
+            from onceward.file import damage  # noqa: PLC0415 - rarely needed
+
+            raise damage.corrupt(path, said) from error
 
 
 def _refuse_deleted_wal(path: Path) -> None:

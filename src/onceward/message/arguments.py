@@ -126,7 +126,14 @@ def checked(call: Callable[P, R]) -> Callable[P, R]:
             rule = rules.get(name)
             if rule is not None:
                 rule.check(name, value)
-        return call(*args, **named)
+        try:
+            return call(*args, **named)
+        except Exception as error:
+            explain = getattr(getattr(args and args[0], "_db", None), "explain", None)
+            meant = error if explain is None else explain(error)
+            if meant is error:
+                raise
+            raise meant from error
 
     return checking
 

@@ -22,6 +22,7 @@ from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.run.threads import engine_threads
 from onceward.errors import OncewardError
 from onceward.file import file_checks, foreign_library, forks
+from onceward.file.connection import raise_meant
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.notify import Notifier, Owed
 from onceward.file.transaction import StoreTransaction
@@ -275,11 +276,15 @@ class Dispatcher:
         disabled = SWITCH in VARIABLES and disabled_by_environment()
         paused = disabled or paused_at is not None
         due, next_at = False, None
-        for at in moments:
-            if at is not None and at <= now:
-                due = True
-            elif at is not None and (next_at is None or at < next_at):
-                next_at = at
+        try:
+            for at in moments:
+                if at is not None and at <= now:
+                    due = True
+                elif at is not None and (next_at is None or at < next_at):
+                    next_at = at
+        except TypeError as error:
+            raise_meant(self._db.explain(error), error)
+            raise
         return _Agenda(
             paused=paused,
             tasks=bool(tasks),

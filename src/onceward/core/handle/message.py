@@ -45,6 +45,7 @@ from onceward.errors import (
     Retry,
 )
 from onceward.file import file_checks
+from onceward.file.connection import UNTYPED, raise_meant
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt, Hooks
@@ -503,10 +504,14 @@ class Consumer(Generic[L, S]):
 
         A message that can never be read as *wanted* becomes a dead letter, and an expired one ends.
         """
-        while claimed := self._leases.claim(wanted, search, taken):
-            opened = [self._open(leased, wanted) for leased in claimed]
-            if messages := [message for message in opened if message is not None]:
-                return messages
+        try:
+            while claimed := self._leases.claim(wanted, search, taken):
+                opened = [self._open(leased, wanted) for leased in claimed]
+                if messages := [message for message in opened if message is not None]:
+                    return messages
+        except UNTYPED as error:
+            raise_meant(self._db.explain(error), error)
+            raise
         return []
 
     def message(self, leased: L, wanted: Any) -> Message[Any]:

@@ -196,7 +196,7 @@ class EngineLoop(EngineTask):
             log.failure(
                 "warning",
                 f"{self._kind} waits",
-                error,
+                self._db.explain(error),
                 agent=self._db.agent,
                 seconds=self._pause,
             )

@@ -28,9 +28,9 @@ class Health:
     """
     Verdict on the agent.
 
-    ``failing``: paused, or a full disk keeps the file closed; nothing is handled. ``degraded``: it
-    works, but ``reasons`` need an operator. ``ok``: neither. Dead letters do not change the
-    verdict.
+    ``failing``: paused, a full disk keeps the file closed, or an error has shown that its tables
+    are damaged. ``degraded``: it works, but ``reasons`` need an operator. ``ok``: neither. Dead
+    letters do not change the verdict.
     """
     reasons: tuple[str, ...]
     """Why the verdict is not ``ok``."""
@@ -102,9 +102,11 @@ def read_health(db: Database, *, calls_left: int) -> Health:
 
 
 def _judged(found: Health, db: Database) -> Health:
+    damaged = db.examine() if db.damaged else None  # it may have been repaired since
     stops = {
         "the file is paused": found.paused,
         "the disk is full: the file is read-only": not found.behind_barrier,
+        f"the file is damaged: {damaged}": damaged is not None,
     }
     [(handled_at, sent_at)] = db.ask(OLDEST)
     latest = db.now() - WAITS

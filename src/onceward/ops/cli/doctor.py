@@ -29,14 +29,14 @@ def doctor(
     Examine files and their surroundings; each finding says what to do.
 
     It examines the SQLite library, permissions, file system, other processes that have the file
-    open, schema version, WAL, clock, pause, breakers, keys, connections of listeners, peers on
-    other machines, streams of NATS servers, dead letters, schedules, limits, and messages that wait
-    although they could be delivered or handled, or that wait for another agent's reply. It also
-    writes: one durable commit that stores the time and changes nothing else. Exit code 1 if any
-    finding is serious. onceward check examines the content. With --repair it first repairs what it
-    can, and prints each change: file modes, leases of ended processes, leases that end a month
-    or more from now, and positions past the last message. For several files only findings that are
-    not ok are printed, each after its path.
+    open, schema version, for a second the types of values, WAL, clock, pause, breakers, keys,
+    connections of listeners, peers on other machines, streams of NATS servers, dead letters,
+    schedules, limits, and messages that wait although they could be delivered or handled, or that
+    wait for another agent's reply. It also writes: one durable commit that stores the time and
+    changes nothing else. Exit code 1 if any finding is serious. onceward check examines the
+    content. With --repair it first repairs what it can, and prints each change: file modes, leases
+    of ended processes, leases that end a month or more from now, and positions past the last
+    message. For several files only findings that are not ok are printed, each after its path.
 
     Columns: check, level, found, cure; of changes: check, change.
 
@@ -106,8 +106,9 @@ def examine(path: Path) -> Iterator[Finding]:
 def _inside(path: Path) -> Iterator[Finding]:
     with look(path) as found:
         yield (schema := findings.schema(found, path))
-    if schema.level == "serious":
-        return
+        if schema.level == "serious":
+            return
+        yield findings.values(found)
     # The box closes last: the last close of a read-only connection would leave the WAL behind.
     with open_box(path) as box, look(path) as found:
         yield findings.writing(box, found)

@@ -190,6 +190,14 @@ def schema(found: FileReader, path: Path) -> Finding:
     return ok("schema", "up to date")
 
 
+def values(found: FileReader) -> Finding:
+    """Examine the values of the agent's tables, for a second."""
+    said = found.damage()
+    if said is None:
+        return ok("values", "no damaged one found in a second")
+    return serious("values", said, "restore a backup, or recover a copy")
+
+
 def writing(box: Postbox, found: FileReader) -> Finding:
     """Commit durably, and check that another connection sees the commit."""
     before = found.commits()
