@@ -31,7 +31,7 @@ from onceward.testing.wire import acceptor
 from onceward.transports.network import nats, nats_link
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
-from onceward.transports.network.nats_link import Link
+from onceward.transports.network.nats_link import Credentials, Link
 from onceward.transports.network.nats_listener import NatsBinding, NatsListener
 from onceward.transports.network.nats_setup import _examined
 
@@ -287,6 +287,68 @@ def test_a_large_parcel_reaches_a_listener_by_one_delivery(ends: Ends) -> None:
     ]
 
     assert (["accepted", "accepted"], 3) == (told, ends.streams()[names.PARCELS][1])
+
+
+def test_absent_recipients_leave_space_for_those_that_are_up(ends: Ends) -> None:
+    """Forty large parcels for agents that never listened fill a tenth of a stream for ten."""
+
+    async def limit(client: Client) -> None:
+        stream = client.jetstream()
+        config = (await stream.stream_info(names.PARCELS)).config
+        config.max_bytes = 1_000_000
+        await stream.update_stream(config)
+
+    ends.listener()
+    sender, absent = ends.transport(timeout=SOON), [f"absent{number}" for number in range(40)]
+    sender.deliver(ends.server.url("far"), pushed())
+    ends.raw(limit)
+
+    def push(name: str) -> bool:
+        large = build_frame("x" * 100_000, sender="near", recipient=name)
+        with suppress(Unreachable):
+            sender.deliver(ends.server.url(name), parcel(1, [large], recipient=name))
+            return True
+        return False
+
+    with ThreadPoolExecutor(len(absent)) as pool:
+        arrived = list(pool.map(push, absent))
+    told = sender.deliver(ends.server.url("far"), large_parcel(2)).verdict
+
+    assert ([False] * 40, True, "accepted") == (arrived, waiting_bytes(ends) < 100_000, told)
+
+
+def test_the_streams_are_made_with_a_bound_of_consumers(ends: Ends) -> None:
+    """A server in which any name may listen keeps at most so many consumers of each stream."""
+
+    async def look(client: Client) -> set[int | None]:
+        found = [await client.jetstream().stream_info(name) for name in names.STREAMS]
+        return {each.config.max_consumers for each in found}
+
+    ends.listener()
+    ends.transport().deliver(ends.server.url("far"), pushed())
+
+    assert {names.CONSUMERS_MAX} == ends.raw(look)
+
+
+def test_a_stream_has_a_bounded_number_of_consumers(ends: Ends) -> None:
+    """An agent beyond the limit is told so, and those that have a consumer keep it."""
+    small = {**names.STREAMS[names.PARCELS], "name": names.PARCELS, "max_consumers": 1}
+
+    async def refused(client: Client) -> str:
+        link = await Link.open((ends.server.url(),), "other", Credentials(ends.folder))
+        try:
+            await link.api(f"STREAM.CREATE.{names.PARCELS}", small)
+            for name in ("far", "other"):
+                config = {"name": names.consumer(name), "ack_policy": "explicit"}
+                subjects = names.subjects_to("parcel", name)
+                await link.consume(names.PARCELS, subjects, config)
+        except Unreachable as error:
+            return str(error)
+        finally:
+            await link.close()
+        return ""
+
+    assert "maximum consumers limit reached" in ends.raw(refused)
 
 
 @pytest.mark.parametrize(("used", "level"), [(6900, "ok"), (7000, "filling")])

@@ -24,6 +24,8 @@ STREAM_MAX_BYTES: Final = 1 << 30
 """Default maximum bytes of each stream on a server's disk."""
 CONSUMER_KEPT_FOR: Final = 30 * 86_400 * NANOSECONDS
 """A consumer that no process uses for this long is removed; a listener recreates it."""
+CONSUMERS_MAX: Final = 10_000
+"""Maximum consumers of a stream: one per agent of parcels, one per sending process of answers."""
 ANSWERS_CONSUMER_KEPT_FOR: Final = 60 * NANOSECONDS
 
 STREAMS: Final[dict[str, dict[str, Any]]] = {
@@ -37,6 +39,7 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
         "discard": "new",
         "max_age": PARCELS_KEPT_FOR,
         "max_bytes": STREAM_MAX_BYTES,
+        "max_consumers": CONSUMERS_MAX,
         "consumer_limits": {"inactive_threshold": CONSUMER_KEPT_FOR},
         "storage": "file",
     },
@@ -48,6 +51,7 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
         "discard": "old",  # a lost answer costs one more push
         "max_age": ANSWERS_KEPT_FOR,
         "max_bytes": STREAM_MAX_BYTES,
+        "max_consumers": CONSUMERS_MAX,
         "consumer_limits": {"inactive_threshold": ANSWERS_CONSUMER_KEPT_FOR},
         "storage": "file",
     },
