@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 import trustme
@@ -44,6 +46,7 @@ from onceward.message.parcel import Answer, Parcel
 from onceward.message.wire import Notice, decode_notice, encode_notice
 from onceward.serving import bound
 from onceward.testing.clock import ManualClock
+from onceward.transports.network import http_signing
 from onceward.transports.network.http import HttpTransport, Reply
 from onceward.transports.network.http_caller import Nonces
 from onceward.transports.network.http_connections import HELD_AT_LEAST, Connections
@@ -349,6 +352,35 @@ def test_a_stranger_learns_no_names(there: Served, name: str, changed: dict[str,
 
     assert found.startswith(b"HTTP/1.1 401 ")
     assert found.endswith(NOT_TAKEN)
+
+
+def test_names_that_are_known_cost_the_same_steps(
+    there: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether peer or agent are known, a key is looked up and a signature is compared once."""
+    steps: list[str] = []
+
+    def noted(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*args: Any) -> Any:
+            steps.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, call)
+
+    noted(Keys, "secrets")
+    noted(http_signing, "verify")
+    found = []
+    for peer, agent in product(("alice", "mallory"), ("bob", "nobody")):
+        steps.clear()
+        forged = request_headers([b"x" * 32], BODY, sender=peer)
+        with raw(there.url) as stranger:
+            stranger.sendall(head(forged, f"/v1/agents/{agent}/parcels"))
+            answer = answer_of(stranger)
+        found.append((answer.startswith(b"HTTP/1.1 401 "), tuple(steps)))
+
+    assert [(True, ("secrets", "verify"))] * 4 == found
 
 
 def test_a_question_and_a_parcel_of_one_peer_have_places_of_their_own(there: Served) -> None:

@@ -24,6 +24,8 @@ from onceward.transports.network.keys import Keys, fingerprint
 
 NOT_TAKEN: Final = b"not taken\n"
 """Body of every answer to a request that was not verified, or is for another agent."""
+NO_KEY: Final[tuple[bytes, ...]] = (bytes(32),)
+"""Secret to compare the signature of a caller without a key with."""
 NONCES_MAX: Final = 10_000
 """Maximum remembered nonces of one sender; above that only its stream detects repetitions."""
 
@@ -103,17 +105,28 @@ class Caller:
         self.served, self.name, self._signed = served, signed.sender, signed
 
     def prove_head(self, verb: str) -> None:
-        """Raise Denied unless it has a key here and signed the head recently, with a new nonce."""
-        secrets, signed = self._secrets(), self._signed
-        if not signed.proves_head(secrets, self.served.name, verb):
+        """
+        Raise Denied unless it has a key here and signed the head recently, with a new nonce.
+
+        A caller without a key costs the same steps, so that the time of an answer tells no names.
+        """
+        signed, secrets, denied = self._signed, NO_KEY, None
+        try:
+            secrets = self._secrets()
+        except Denied as error:
+            denied = error
+        proved = signed.proves_head(secrets, self.served.name, verb)
+        if denied is not None:
+            raise denied
+        if not proved:
             raise self._not_signed(secrets)
         now = self._now()
         off = now - signed.timestamp
         if abs(off) > WINDOW:
             why = "clock: the signature is outside the time window"
-            raise self._refused(why, f" by {off} s")
+            raise self.refused(why, f" by {off} s")
         if not self.served.nonces.add(signed, now):
-            raise self._refused(why="it is a repetition")
+            raise self.refused(why="it is a repetition")
 
     def prove(self, body: bytes) -> None:
         """Raise Denied unless it signed the body."""
@@ -124,7 +137,7 @@ class Caller:
     def check_names(self, sent: Parcel | Notice) -> None:
         """Compare the names in a body with the header that chose the secret, and with the url."""
         if sent.sender != self.name:
-            raise self._refused(why="name: its body has a different one")
+            raise self.refused(why="name: its body has a different one")
         if sent.recipient != self.served.name:
             raise Denied(HTTPStatus.MISDIRECTED_REQUEST)
 
@@ -164,17 +177,17 @@ class Caller:
         try:
             return self.served.keys.secrets(self.name)
         except UnsafeKey as error:
-            raise self._refused(str(error)) from error
+            raise self.refused(str(error)) from error
         except NoKey as error:
             why, cure = "name or key: there is no key for it", f": onceward keys add {self.name}"
-            raise self._refused(why, cure, known=False) from error
+            raise self.refused(why, cure, known=False) from error
 
     def _not_signed(self, secrets: tuple[bytes, ...]) -> Denied:
         ours = " or ".join(map(fingerprint, secrets))
         why = "key: it is not signed with the key that is here"
-        return self._refused(why, f", {ours}: compare onceward keys ls")
+        return self.refused(why, f", {ours}: compare onceward keys ls")
 
-    def _refused(self, why: str, more: str = "", *, known: bool = True) -> Denied:
+    def refused(self, why: str, more: str = "", *, known: bool = True) -> Denied:
         """Log why it is refused, for the operator; return the answer, which does not tell."""
         served = self.served
         served.denials.tell(why, agent=served.name, peer=self.name, known=known, cure=more)

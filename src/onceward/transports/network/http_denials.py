@@ -32,3 +32,12 @@ class Denials:
         self._told_at[cause] = now
         name = agent if AGENT.fullmatch(agent) else quoted(agent)
         log.warning("request refused", agent=name, peer=peer, why=f"{why}{cure}")
+
+
+class NotServed(Denials):
+    """Writes one cause for all requests to agents that are not served."""
+
+    def tell(self, why: str, *, agent: str, peer: str, known: bool, cure: str = "") -> None:
+        """Log that *agent* is not served here, whatever else was wrong."""
+        del why, known, cure
+        super().tell("no such agent is served here", agent=agent, peer=peer, known=False)

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
@@ -31,7 +31,7 @@ from onceward.message.parcel import Parcel
 from onceward.message.times import Span, seconds
 from onceward.message.wire import NOTICE_MAX
 from onceward.transports.network.http_caller import Caller, Denied, Served
-from onceward.transports.network.http_denials import Denials
+from onceward.transports.network.http_denials import Denials, NotServed
 from onceward.transports.network.http_signing import Signed
 from onceward.transports.network.keys import Keys
 from onceward.transports.network.poll import HOLD, Place, desks
@@ -102,7 +102,7 @@ class HttpEndpoint:
         self._pool = ThreadPoolExecutor(self.limits.threads, "onceward-http-in")
         self._in_flight = 0
         self._slots = set[_Slot]()
-        self._denials = Denials()
+        self._denials, self._not_served = Denials(), NotServed()
         self.full: Callable[[], bool] = lambda: False
         """Whether the server in front accepts no more connections."""
         self.app = Starlette(
@@ -168,18 +168,22 @@ class HttpEndpoint:
         if signed is None:
             raise Denied(HTTPStatus.UNAUTHORIZED)
         there = self._agents.get(name)
-        if not there:
-            why = "no such agent is served here"
-            self._denials.tell(why, agent=name, peer=signed.sender, known=False)
-            raise Denied(HTTPStatus.UNAUTHORIZED)
-        caller = Caller(there[-1], signed)
+        caller = Caller(there[-1] if there else self._stand_in(name), signed)
         caller.prove_head(verb)
+        if not there:
+            raise caller.refused(why="")
         if (connection := _connection(request)) is not None:
             connection.proved()
         inflated = request.headers.get("content-encoding", "identity") != "identity"
         if inflated or request.headers.get("content-type") != MEDIA[verb]:
             raise Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         return caller
+
+    def _stand_in(self, name: str) -> Served:
+        """Return what verifies a request to an agent that is not served, by the same steps."""
+        for served in filter(None, self._agents.values()):
+            return replace(served[-1], name=name, denials=self._not_served)
+        raise Denied(HTTPStatus.UNAUTHORIZED)
 
     async def _body(self, request: Request, caller: Caller, verb: Verb, limit: int) -> _Body:
         """Read a body within all limits; a peer sends one per verb and place at a time."""
