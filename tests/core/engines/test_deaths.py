@@ -80,12 +80,12 @@ KINDS = ("function", "step", "coroutine", "batch", "run", "reader")
 BESIDE = "run beside jobs"
 
 
-def stored(home: Path, count: int) -> Path:
-    """Store the jobs 0, 1, …, each of a session of its own; return the file of their worker."""
+def stored(home: Path, count: int, *, sessions: int | None = None) -> Path:
+    """Store the jobs 0, 1, …, each in a lane of its own or in *sessions*; return their file."""
     Postbox(home / "worker.db", agent="worker", start=False).close()
     with Postbox(home / "shop.db", agent="shop", start=False) as shop:
         for n in range(count):
-            shop.session(f"s{n}").send("worker", n, type="job")
+            shop.session(f"s{n % (sessions or count)}").send("worker", n, type="job")
         shop.run_until_idle()
     return home / "worker.db"
 
@@ -132,9 +132,14 @@ def test_neighbours_do_not_wait_for_a_killer(tmp_path: Path, kind: str) -> None:
         assert (20, 1) == (box.file.stats()["processed"], len(box.dead_letters.list()))
 
 
-def test_neighbours_of_a_batch_that_died_are_called_alone(tmp_path: Path) -> None:
-    """Each message of the batch is called again on its own, the killer's third call included."""
-    processes = worked(stored(tmp_path, 5), "batch", 3)
+@pytest.mark.parametrize("sessions", [1, 5])
+def test_neighbours_of_a_batch_that_died_are_called_alone(tmp_path: Path, sessions: int) -> None:
+    """
+    Each message of the batch is called again on its own, the killer's third call included.
+
+    Those behind it in its lane are too: the lane remembers up to which message it isolates.
+    """
+    processes = worked(stored(tmp_path, 5, sessions=sessions), "batch", 3)
 
     later = [call for process in processes[1:] for call in process]
     assert sorted([*(f"{n}:2" for n in range(5)), "0:3"]) == sorted(later)
