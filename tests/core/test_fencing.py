@@ -62,6 +62,24 @@ def test_a_late_worker_gives_nothing_back(taken: tuple[Postbox, LeasedMessage]) 
     assert ([("now",)], False) == (owner(box), kept)
 
 
+def test_messages_of_a_lease_that_nothing_settled_are_claimed_alone(opened: Open) -> None:
+    """One of them may have ended its process; which one, the owner has not noted."""
+    box, peer = opened("a"), opened("b")
+    peer.send_many([("a", n) for n in range(4)])
+    peer.run_until_idle()
+    found = [
+        box._db.write(
+            lambda tx, n=many: inbox.claim(
+                tx, ClaimRequest(messages=n), owner="x", until=tx.now - 1
+            )
+        )
+        for many in (3, 4, 4)
+    ]
+
+    assert [3, 1, 1] == [len(messages) for [messages] in found]
+    assert [(3,)] == box._db.read("SELECT isolate_upto_seq FROM _onceward_lanes")
+
+
 def test_a_held_peer_is_not_leased(box: Postbox) -> None:
     """Only one dispatcher has a peer at a time; after the lease has run out the next one may."""
     box.peers.add("b", "memory:b")
