@@ -21,8 +21,10 @@ def cut(ask: Callable[[int], Iterable[T]], limit: int) -> list[T]:
         limit: Rows to print.
 
     """
-    if limit <= 0:  # what is asked knows whether 0 is wrong
-        return [*ask(limit)]
+    if limit <= 0:
+        rows = [*ask(limit)]  # what is asked refuses 0 where that is wrong
+        if limit:
+            return rows
     rows = [*ask(limit + COUNTED)]
     if (more := len(rows) - limit) > 0:
         tell_more(f"{more:,}{'+' if more == COUNTED else ''} more")
