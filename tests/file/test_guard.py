@@ -150,6 +150,20 @@ def test_a_reader_creates_no_second_wal(box: Postbox) -> None:
     assert ["pending", "pending"] == [box.resolve(box.send("b", 2)), box.resolve(kept)]
 
 
+def test_a_reader_that_connects_prevents_no_saving(box: Postbox) -> None:
+    """SQLite creates an empty WAL for it; it reads again once the next commit has saved the old."""
+    kept = box.send("b", 1)
+    delete_wal(box)
+    with pytest.raises(StoreFault), box._db.readers.lend(1.0):
+        pass
+    assert Path(f"{box.file.path}-wal").exists()
+
+    again = box.send("b", 2)
+
+    assert ["pending"] * 2 == [box.resolve(kept), box.resolve(again)]
+    assert ([], [(2,)]) == (box.file.check(), box.query("SELECT count(*) FROM onceward_outbox"))
+
+
 def test_a_new_file_is_saved_from_its_wal(box: Postbox) -> None:
     """A file that lies in its WAL whole, as after its creation, is saved by the next commit."""
     kept = box.send("b", 1)

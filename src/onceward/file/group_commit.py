@@ -469,17 +469,29 @@ class ReplacedFileDetector:
 
     @property
     def only_wal_is_gone(self) -> bool:
-        """Whether the WAL was deleted and has no successor: open connections still have all."""
+        """
+        Whether the WAL was deleted and has no contents under its name: our connections have all.
+
+        A connection that only reads creates an empty one.
+        """
         with suppress(StoreUnusable):
-            return self._look() == (self._known[0], None)
+            file, wal = self._look()
+            return file == self._known[0] and wal != self._known[1] and self._is_empty(wal)
         return False
 
     @property
     def has_other_wal(self) -> bool:
-        """Whether a process has created a new WAL, from which our connections do not read."""
+        """Whether a process has written to a new WAL, from which our connections do not read."""
         with suppress(StoreUnusable):
-            return self._look()[1] not in {None, self._known[1]}
+            wal = self._look()[1]
+            return wal not in {None, self._known[1]} and not self._is_empty(wal)
         return False
+
+    def _is_empty(self, wal: FileKey | None) -> bool:
+        try:
+            return wal is None or os.stat(self._names[1]).st_size == 0
+        except OSError:
+            return True
 
     def replaced(self) -> bool:
         """Return whether the names now belong to other files than at the start."""
