@@ -67,14 +67,12 @@ def test_messages_of_a_lease_that_nothing_settled_are_claimed_alone(opened: Open
     box, peer = opened("a"), opened("b")
     peer.send_many([("a", n) for n in range(4)])
     peer.run_until_idle()
-    found = [
-        box._db.write(
-            lambda tx, n=many: inbox.claim(
-                tx, ClaimRequest(messages=n), owner="x", until=tx.now - 1
-            )
-        )
-        for many in (3, 4, 4)
-    ]
+
+    def claim(most: int) -> list[list[LeasedMessage]]:
+        wanted = ClaimRequest(messages=most)
+        return box._db.write(lambda tx: inbox.claim(tx, wanted, owner="x", until=tx.now - 1))
+
+    found = [claim(most) for most in (3, 4, 4)]
 
     assert [3, 1, 1] == [len(messages) for [messages] in found]
     assert [(3,)] == box._db.read("SELECT isolate_upto_seq FROM _onceward_lanes")

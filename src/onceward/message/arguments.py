@@ -34,7 +34,17 @@ LISTS: Final = {Iterable, Sequence, Collection}
 """Types of lists; a text or a mapping in their place is a mistake, though it can be iterated."""
 WORDS: Final = "text"
 """The parameter that is searched for words: any text may hold some."""
-MAYBE_EMPTY: Final = {"name", "agent", "session", "topic", "topics", "pattern", "patterns", WORDS}
+MAYBE_EMPTY: Final = {
+    "path",
+    "name",
+    "agent",
+    "session",
+    "topic",
+    "topics",
+    "pattern",
+    "patterns",
+    WORDS,
+}
 """Parameters whose empty text finds nothing, or has an error of its own."""
 LARGEST: Final = 2**62
 """The largest number of an argument; the file stores its double, less one."""
