@@ -30,7 +30,7 @@ def test_the_same_key_and_body_is_the_same_message(box: Postbox) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"n": 2}, {"n": True}, {"n": 1.0}, {"n": "1"}, [1], None, b"1", {"n": 1, "m": 1}],
+    [{"n": 2}, {"n": True}, {"n": 1.5}, {"n": "1"}, [1], None, b"1", {"n": 1, "m": 1}],
     ids=repr,
 )
 def test_another_body_under_a_known_key_is_a_conflict(box: Postbox, other: object) -> None:
@@ -58,6 +58,7 @@ class Line:
 
 
 ORDERS: list[tuple[object, object]] = [
+    ({"n": 1, "m": [0.0, 1e300]}, {"n": 1.0, "m": [0, int(1e300)]}),
     ({"id": 7, "cents": 5}, {"cents": 5, "id": 7}),
     ({"a": [{"x": 1, "y": {"p": 1, "q": 2}}]}, {"a": [{"y": {"q": 2, "p": 1}, "x": 1}]}),
     ({"n": 1e2}, {"n": 100.0}),

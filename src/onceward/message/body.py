@@ -210,9 +210,14 @@ def canonical(text: str) -> str:
     """
     Return the one text of all JSON texts with the same value.
 
-    The order of keys does not count. The kind of a number does: 1 and 1.0 are different values.
+    Neither the order of keys counts nor how a number is written: 1, 1.0 and 1e0 are one value.
     """
-    return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    return json.dumps(json.loads(text, parse_float=_number), sort_keys=True, separators=(",", ":"))
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def message_type(model: Any) -> str:
