@@ -29,7 +29,7 @@ from onceward.message.record import Ticket
 from onceward.testing import Harness, ManualClock
 
 UNCHECKED: Final = {
-    "send": "hot", "send_many": "hot", "publish": "hot", "Channel.send": "hot",
+    "send": "hot", "send_many": "hot", "publish": "hot", "broadcast": "hot", "Channel.send": "hot",
     "Mailbox.send": "hot", "Message.reply": "hot",
     "session": "its name is that of a message: InvalidMessage",
     "on": "refuses an event or a hook when it is registered",

@@ -1,6 +1,8 @@
 """One message for many: stored once, sent to each once, all or nothing."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,17 +37,42 @@ def bodies_of(world: World, *names: str) -> list[list[object]]:
     return found
 
 
-@pytest.mark.parametrize("to", [None, "all", "broadcast"])
-def test_to_all_reaches_every_registered_agent_but_the_sender(world: World, to: str | None) -> None:
+def test_no_recipient_is_not_every_agent(world: World) -> None:
+    """A NULL of a table is refused, and the error names the verb for all agents."""
+    alice = world.open("alice")
+    world.open("bob").agents.register()
+    nobody: Any = None
+    for send in (alice.send, alice.session("s").send):
+        with pytest.raises(InvalidMessage, match=r"broadcast\(body\)"):
+            send(nobody, {"n": 1})
+    with pytest.raises(InvalidMessage, match=r"broadcast\(body\)"), alice.begin() as tx:
+        tx.send(nobody, {"n": 1})
+    with pytest.raises(InvalidMessage, match=r"broadcast\(body\)"):
+        alice.send_many([(nobody, {"n": 1})])
+
+    assert [(0,)] == rows(alice, "SELECT count(*) FROM _onceward_outbox")
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda box: box.broadcast({"n": 1}),
+        lambda box: box.send("all", {"n": 1}),
+        lambda box: box.send("broadcast", {"n": 1}),
+    ],
+)
+def test_a_broadcast_reaches_every_registered_agent_but_the_sender(
+    world: World, send: Callable[[Postbox], str]
+) -> None:
     """
     Every agent registered in the home has the message once.
 
-    All copies have one correlation id, which is what send returns.
+    All copies have one correlation id, which is what the verb returns.
     """
     alice, bob, carol = (world.open(name) for name in ("alice", "bob", "carol"))
     for box in (bob, carol):
         box.agents.register()
-    root = alice.send(to, {"n": 1})
+    root = send(alice)
     world.settle()
 
     assert [[{"n": 1}], [{"n": 1}], []] == bodies_of(world, "bob", "carol", "alice")
@@ -84,7 +111,7 @@ def test_the_body_is_stored_once(world: World) -> None:
     alice = world.open("alice", retention=1.0, max_retries=0)
     for name in ("b", "c", "d"):
         world.open(name).agents.register()
-    alice.send(None, "shared text")
+    alice.broadcast("shared text")
     during = rows(alice, "SELECT count(*), sum(text = '\"shared text\"') FROM _onceward_bodies")
     world.settle()
     bodies_of(world, "b", "c", "d")
@@ -254,7 +281,7 @@ def test_to_all_joins_the_transaction(world: World) -> None:
     alice = world.open("alice")
     world.open("bob").agents.register()
     with pytest.raises(ZeroDivisionError), alice.begin() as tx:
-        tx.send(None, 1)
+        tx.broadcast(1)
         raise ZeroDivisionError
 
     assert [(0,)] == rows(alice, "SELECT count(*) FROM _onceward_outbox")

@@ -178,6 +178,7 @@ class SessionFace(AsyncFace[S_co]):
     progress = awaitable(Session.progress)
     send = awaitable_write(Session.send)
     send_many = awaitable(Session.send_many)
+    broadcast = awaitable(Session.broadcast)
     publish = awaitable(Session.publish)
     request = awaitable_write(Session.request)
     thread = awaitable(Session.thread)

@@ -95,14 +95,13 @@ class Session:
         """Return the user's view of an open transaction."""
         return Transaction(tx, self._outbox, self.name)
 
-    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """
         Commit one message into the outbox and return its id; joins this thread's open transaction.
 
         Spans are seconds. The same message under the same *key* (or *message_id*) returns the id of
         the first; with another body, session, priority … it raises Conflict, which names the
-        differences. Sent to None, ``"all"`` or ``"broadcast"`` it reaches every other registered
-        agent of the home; the returned id is the correlation id of all copies.
+        differences. Sent to ``"all"`` it is a ``broadcast``.
 
         Raises:
             SendError: see its subclasses; nothing was written.
@@ -117,7 +116,7 @@ class Session:
         add = self._outbox.add_own if to == self._db.agent else self._outbox.add
         return self._db.write(partial(add, message=message))
 
-    def _compose(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
+    def _compose(self, to: str, body: object, options: SendOptions) -> Callable[[], str]:
         """Check and serialise a message now; return a function that commits it."""
         named = parse_options(options)
         if to in EVERY_AGENT:
@@ -139,6 +138,18 @@ class Session:
             raise InvalidMessage(msg)
         composed = self._outbox.composer.compose_many(self.name, messages, named)
         return self._db.write(partial(self._outbox.add_many, messages=composed))
+
+    def broadcast(self, body: object, **options: Unpack[SendOptions]) -> str:
+        """
+        Send *body* to every other registered agent of the home, in one commit.
+
+        Returns the correlation id of all copies; the options are those of ``send``.
+
+        Raises:
+            UnknownRecipient: no other agent is registered.
+
+        """
+        return self._send_to_everyone(body, parse_options(options)).id
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """

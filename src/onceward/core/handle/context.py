@@ -90,10 +90,15 @@ class Context(WithSteps, WithReplies):
             )
         return self._transaction
 
-    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Send a message with the processed mark and return its id; see ``Transaction.send``."""
         self._follow(options)
         return self.tx.send(to, body, **options)
+
+    def broadcast(self, body: object, **options: Unpack[SendOptions]) -> str:
+        """Send to every agent with the processed mark; see ``Transaction.broadcast``."""
+        self._follow(options)
+        return self.tx.broadcast(body, **options)
 
     def dispatch(
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
@@ -282,6 +287,7 @@ class AsyncTransaction(AsyncFace[Transaction]):
     send = awaitable(Transaction.send)
     request = awaitable(Transaction.request)
     dispatch = awaitable(Transaction.dispatch)
+    broadcast = awaitable(Transaction.broadcast)
     publish = awaitable(Transaction.publish)
 
 
@@ -320,6 +326,7 @@ class AsyncContext(AsyncWithSteps[Context]):
 
     send = awaitable(Context.send)
     dispatch = awaitable(Context.dispatch)
+    broadcast = awaitable(Context.broadcast)
     publish = awaitable(Context.publish)
     reply = awaitable(Context.reply)
     request = awaitable(WithReplies.request)

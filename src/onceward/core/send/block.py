@@ -109,14 +109,13 @@ class Transaction:
             raise
         self._check_open(tx)
 
-    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """
         Send a message with this transaction; return its id, which exists before the commit.
 
         Spans are seconds. The same message under the same *key* returns the id of the first; with
-        another body, session, priority … it raises Conflict. Sent to None, ``"all"`` or
-        ``"broadcast"`` it reaches every other registered agent of the home; the returned id is the
-        correlation id of all copies.
+        another body, session, priority … it raises Conflict. Sent to ``"all"`` it is a
+        ``broadcast``.
 
         Raises:
             SendError: see its subclasses; this message was not written, the transaction continues.
@@ -125,10 +124,25 @@ class Transaction:
         self._count_hops(options)
         named = parse_options(options)
         if to in EVERY_AGENT:
-            return self._send_fanout(
-                to_everyone(self._outbox.composer, self._session, body, named)
-            ).id
+            return self._send_to_everyone(body, named)
         return self._add(to, body, named)
+
+    def broadcast(self, body: object, **options: Unpack[SendOptions]) -> str:
+        """
+        Send *body* with this transaction to every other registered agent of the home.
+
+        Returns the correlation id of all copies; the options are those of ``send``.
+
+        Raises:
+            UnknownRecipient: no other agent is registered.
+
+        """
+        self._count_hops(options)
+        return self._send_to_everyone(body, parse_options(options))
+
+    def _send_to_everyone(self, body: object, options: MessageOptions) -> str:
+        copies = to_everyone(self._outbox.composer, self._session, body, options)
+        return self._send_fanout(copies).id
 
     def _add(self, to: str, body: object, options: MessageOptions) -> str:
         """Send a message whose options are checked already."""

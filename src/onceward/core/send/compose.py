@@ -311,6 +311,9 @@ class Composer:
     def _check_recipient(self, to: str) -> None:
         if isinstance(to, str) and to in self._good:
             return
+        if to is None:
+            msg = "to=None names no agent: broadcast(body) sends to every agent of the home"
+            raise InvalidMessage(msg)
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
             raise UnknownRecipient(
@@ -369,8 +372,8 @@ def with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:
     return {**options, "headers": {**send.headers, **given_headers(options)}}
 
 
-EVERY_AGENT: Final = (None, "all", "broadcast")
-"""Recipients that mean every registered agent of the home except the sender."""
+EVERY_AGENT: Final = ("all", "broadcast")
+"""Texts that mean every registered agent of the home but the sender, as SQL and the shell do."""
 PLACEHOLDER: Final = "placeholder"
 """Placeholder recipient for the headers that all copies of a message share."""
 

@@ -20,7 +20,7 @@ class PostboxSession(OrmSession):
         super().__init__(*args, **options)
         apart.note(self)
 
-    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """
         Send a message in this session's transaction, begun if need be; return its id.
 
