@@ -17,6 +17,7 @@ from onceward.message.clock import iso
 from onceward.message.error_text import json_line
 from onceward.message.log import STDLIB
 from onceward.message.redaction import Redaction
+from onceward.ops.cli.output import note
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -71,8 +72,11 @@ def is_written(message_id: str, attempt: int) -> bool:
 
 
 def announce(text: str) -> None:
-    """Write a line of the command about itself."""
-    COMMAND.info("%s", text)
+    """Write a line of the command about itself; without ``Logging.written`` as a note."""
+    if COMMAND.handlers:
+        COMMAND.info("%s", text)
+    else:
+        note(text)
 
 
 @Parameter(name="*")
