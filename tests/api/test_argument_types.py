@@ -30,6 +30,8 @@ from onceward.testing import Harness, ManualClock
 
 UNCHECKED: Final = {
     "send": "hot", "send_many": "hot", "publish": "hot", "broadcast": "hot", "Channel.send": "hot",
+    "receive": "checks in its body", "Channel.receive": "checks in its body",
+    "Mailbox.receive": "checks in its body", "Mailbox.lease": "checks in its body",
     "Mailbox.send": "hot", "Message.reply": "hot",
     "session": "its name is that of a message: InvalidMessage",
     "on": "refuses an event or a hook when it is registered",

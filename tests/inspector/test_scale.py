@@ -30,6 +30,7 @@ from onceward.ops.views.asking import NEVER
 from onceward.ops.views.listing import Conditions, listing
 from onceward.ops.views.overview import DEAD, RUN_COUNTS, STATS, dead_groups
 from onceward.ops.views.rates import rates
+from onceward.ops.views.why import HELD
 from onceward.testing import Controls, ManualClock
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def small(sql: str) -> set[str]:
         more = {"r"}  # open runs and calls that were left have an index of their own
     if sql == HANDLED_AS:  # a slice of the session's runs
         more = {"newest"}
+    if sql == HELD:  # it reads the newest thousand rows
+        more = {"newest", "o"}
     if sql == STATS:  # counted by an index, in every place that shows them
         more = {"_onceward_dead_letters", "_onceward_pending_replies"}
     return (SMALL | more) - ({"p"} if "onceward_processed_messages AS p" in sql else set())
@@ -153,8 +156,8 @@ def steps(path: Path, page: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         began = FileReader.__init__
 
-        def watched(self: FileReader, con: Any, path: Path, longest: float | None = None) -> None:
-            began(self, con, path, longest)
+        def watched(self: FileReader, con: Any, *given: Any, **named: Any) -> None:
+            began(self, con, *given, **named)
             con.set_progress_handler(count, 1000)
 
         patch.setattr(FileReader, "__init__", watched)

@@ -27,7 +27,7 @@ from onceward.errors import (
 from onceward.file.database import Database
 from onceward.file.group_commit import Block
 from onceward.file.transaction import StoreTransaction
-from onceward.message.arguments import checked
+from onceward.message.arguments import check_given, checked
 from onceward.message.body import Body
 from onceward.message.names import plain_text
 from onceward.message.options import (
@@ -298,7 +298,6 @@ class Session:
 
     # -- receiving --------------------------------------------------------------------------
 
-    @checked
     def receive(
         self,
         type: TypeForm[Body] | str | None = None,
@@ -319,6 +318,8 @@ class Session:
             LeaseLost: the message of *handle* was settled, or its lease has ended.
 
         """
+        given = {"type": type, "timeout": timeout, "message_id": message_id, "handle": handle}
+        check_given(Session.receive, given)
         if handle is not None:
             return self._consumer.attach(handle, type)
         search: str | OneMessage | None = self._received

@@ -148,6 +148,19 @@ def checked(call: Callable[P, R]) -> Callable[P, R]:
     return checking
 
 
+def check_given(call: Callable[..., object], given: Mapping[str, object]) -> None:
+    """
+    Check the arguments that a function was called with.
+
+    For one that leases: around its call, an exception of a signal would lose what it returns.
+    """
+    rules = _accepted_by(unwrap(call))
+    for name, value in given.items():
+        rule = rules.get(name)
+        if rule is not None:
+            rule.check(name, value)
+
+
 def checks_arguments(*, but: Collection[str] = ()) -> Callable[[C], C]:
     """Check the arguments of the public methods of a class, except *but* some."""
 
@@ -174,6 +187,9 @@ def accepted(call: Callable[..., Any]) -> dict[str, Accepted | None]:
         if rule is not None:
             found[name] = replace(rule, empty=True)
     return found
+
+
+_accepted_by: Final = cache(accepted)
 
 
 def _maybe_empty(call: Callable[..., Any]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
-from onceward.message.arguments import checks_arguments
+from onceward.message.arguments import check_given, checks_arguments
 from onceward.message.body import Body
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, body_size
@@ -146,7 +146,7 @@ FindMessages = Callable[..., Page]
 """Finds past messages of a file by filters; see ``Postbox.history``."""
 
 
-@checks_arguments(but=("send",))
+@checks_arguments(but=("send", "receive"))
 class Channel:
     """
     One channel, from the view of this agent.
@@ -412,6 +412,7 @@ class Channel:
             TopicError: no message can ever match; ChannelRefused: it is closed; NotParticipant.
 
         """
+        check_given(Channel.receive, {"type": type, "timeout": timeout, "topics": topics})
         taken = Taken[LeasedMessage]()
         try:
             found = self._receive(type, timeout, topics, taken)

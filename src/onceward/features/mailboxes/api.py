@@ -36,7 +36,7 @@ from onceward.features.mailboxes.mailboxes import (
 )
 from onceward.file.directory import DirectoryHandle, OpenAgentFiles
 from onceward.file.file_checks import owner_name
-from onceward.message.arguments import checks_arguments
+from onceward.message.arguments import check_given, checks_arguments
 from onceward.message.body import Body
 from onceward.message.clock import Millis
 from onceward.message.frame import split_tags
@@ -112,7 +112,7 @@ class MailboxFields:
         return f"<{type(self).__name__} {name} of {self.owner}>"
 
 
-@checks_arguments(but=("send",))
+@checks_arguments(but=("send", "receive", "lease"))
 class Mailbox(MailboxFields):
     """
     One mailbox of the home, until it expires.
@@ -270,6 +270,8 @@ class Mailbox(MailboxFields):
         default the setting of that name) goes to the next member, and settling it here then raises
         LeaseLost. *start* applies to a new group.
         """
+        given: dict[str, object] = {"group": group, "type": type, "limit": limit, "start": start}
+        check_given(Mailbox.lease, given | {"timeout": timeout, "lease": lease})
         claim, taken = self._claim(group, limit, lease, start), Taken[MailboxLease]()
         try:
             found = self._lease(type, claim, timeout, taken)
@@ -300,6 +302,8 @@ class Mailbox(MailboxFields):
 
         Waits up to *timeout* seconds (None: forever); see ``lease``.
         """
+        given = {"group": group, "type": type, "timeout": timeout, "start": start}
+        check_given(Mailbox.receive, given)
         claim, taken = self._claim(group, 1, None, start), Taken[MailboxLease]()
         try:
             found = self._lease(type, claim, timeout, taken)
