@@ -96,6 +96,7 @@ VERBS: dict[type, dict[str, str]] = {
         "send": "send",
         "send_many": f"{CODE}the bodies",
         "publish": "publish",
+        "broadcast": "send",
         "ask": f"{CODE}the class of the reply",
         "request": f"{CODE}the ticket",
         "result": f"{CODE}the ticket",

