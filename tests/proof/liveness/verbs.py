@@ -120,6 +120,7 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Session.send": lambda y: y.session.send("y", 1, type="seen"),
     "Session.send_many": lambda y: y.session.send_many([("y", 1), ("y", 2)], type="seen"),
     "Session.publish": lambda y: y.session.publish("news.now", 1),
+    "Session.broadcast": lambda y: y.session.broadcast(1),
     "Session.request": lambda y: y.session.request("y", 1, type="seen"),
     "Session.ask": _ask,
     "Session.result": lambda y: y.session.result(y.sent, reply=object),
