@@ -19,7 +19,7 @@ SHARED = {
     "peers": 3,
     "pending_replies": 7,
     "poll_cursors": 2,
-    "processed_messages": 8,
+    "processed_messages": 7,
     "rate_limits": 3,
     "results": 2,
     "sender_streams": 2,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import starmap, takewhile
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from onceward.core.rows import dead_letters, lanes, receipts
 from onceward.core.rows.lanes import Lease
@@ -121,18 +121,14 @@ SELECT sender, id, session, :outcome, :now
   FROM _onceward_inbox
  WHERE seq IN (SELECT value FROM json_each(:seqs))
 """
-MARK_DEAD: Final = """
+MARK_ONE: Final = """
 INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
-VALUES (?, ?, ?, 'dead', ?)
+VALUES (?, ?, ?, ?, ?)
 """
 END_HANDLED: Final = """
 UPDATE _onceward_inbox
    SET state = 'processed', ended_at = ?, reason = NULL, attempts = max(attempts, ?), padding = NULL
  WHERE seq = ? AND state = 'pending'
-"""
-MARK_HANDLED: Final = """
-INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
-VALUES (?, ?, ?, 'processed', ?)
 """
 TRIED: Final = (
     "UPDATE _onceward_inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
@@ -533,7 +529,7 @@ def settle_handled(tx: StoreTransaction, leased: LeasedMessage) -> None:
     """
     lanes.settle(tx, leased.lane, ended=(leased.seq,), rest=[], due_at=None)
     ended = tx.run(END_HANDLED, (tx.now, leased.attempt, leased.seq))
-    tx.run(MARK_HANDLED, (leased.sender, leased.id, leased.session, tx.now))
+    tx.run(MARK_ONE, (leased.sender, leased.id, leased.session, "processed", tx.now))
     own = tx.own
     if own is not None and own.agent == leased.sender and own.acknowledge(tx, leased.id):
         bump(tx, ended=1, processed=1, acked=1, sent=-1)
@@ -668,12 +664,24 @@ def _end(
     return changed
 
 
+def mark(tx: StoreTransaction, seqs: Sequence[int], outcome: Outcome | Literal["dead"]) -> None:
+    """Record how messages of the inbox ended, so that none of them is accepted again."""
+    tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": json.dumps(seqs)})
+
+
+def mark_unseen(
+    tx: StoreTransaction, sender: str, message_id: str, session: str, outcome: Outcome
+) -> None:
+    """Record the end of a message that may still come; its record then refuses it."""
+    tx.run(MARK_ONE, (sender, message_id, session, outcome, tx.now))
+
+
 def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, dead: Dead) -> None:
     attempts = leased.attempt - (not dead.tried)
     dead_letters.add_from_inbox(
         tx, leased.seq, reason=dead.reason, error=dead.error[:2000], attempts=attempts
     )
-    tx.run(MARK_DEAD, (leased.sender, leased.id, leased.session, tx.now))
+    tx.run(MARK_ONE, (leased.sender, leased.id, leased.session, "dead", tx.now))
 
 
 def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
@@ -715,7 +723,7 @@ def bury_unclaimed(
     listed = json.dumps(seqs)
     rows = tx.rows(ATTEMPTED, (listed,))
     lanes.fence(tx, seqs)
-    tx.run(MARK, {"outcome": "dead", "now": tx.now, "seqs": listed})
+    mark(tx, seqs, "dead")
     for seq, _, _, attempts in rows:
         dead_letters.add_from_inbox(tx, seq, reason=reason, error=error, attempts=attempts)
     receipts.enqueue(tx, [(sender, Receipt(i, "dead", reason)) for _, sender, i, _ in rows])

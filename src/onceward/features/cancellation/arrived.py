@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from onceward.core.accept.accept import Prepare
-from onceward.core.rows import lanes, receipts, sent
+from onceward.core.rows import inbox, lanes, receipts, sent
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.requests import SentRequest, ask_to_cancel
 from onceward.file.transaction import StoreTransaction, bump
@@ -28,16 +28,6 @@ UPDATE _onceward_inbox
    SET state = 'cancelled', ended_at = :now, reason = :reason
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending' AND lane_id IS NOT NULL
 RETURNING seq, sender, id
-"""
-MARK: Final = """
-INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
-SELECT sender, id, session, 'cancelled', :now
-  FROM _onceward_inbox
- WHERE seq IN (SELECT value FROM json_each(:seqs))
-"""
-MARK_UNSEEN: Final = """
-INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
-VALUES (?, ?, ?, 'cancelled', ?)
 """
 FORGET_QUESTIONS: Final = """
 UPDATE _onceward_pending_replies
@@ -97,7 +87,7 @@ class Canceller:
             return set()
         gone = [seq for seq, _, _ in ended]
         named["seqs"] = json.dumps(gone)
-        tx.run(MARK, {"seqs": named["seqs"], "now": tx.now})
+        inbox.mark(tx, gone, CANCELLED)
         lanes.fence(tx, gone)
         asked = tx.rows(FORGET_QUESTIONS, {"seqs": named["seqs"], "now": tx.now})
         bump(tx, ended=len(ended), inbox_cancelled=len(ended))
@@ -142,8 +132,7 @@ class Canceller:
             return CANCELLED if same else f"{TOO_LATE}: {found.known_as}"
         if message_id <= found.horizon_id and OWN_ID.fullmatch(message_id):
             return f"{TOO_LATE}: {UNKNOWN}"
-        # It may still come: its record then refuses it.
-        tx.run(MARK_UNSEEN, (sender, message_id, frame.session, tx.now))
+        inbox.mark_unseen(tx, sender, message_id, frame.session, CANCELLED)
         receipts.enqueue(tx, [(sender, Receipt(message_id, "cancelled", reason))])
         return CANCELLED
 
