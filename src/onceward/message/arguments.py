@@ -104,7 +104,7 @@ class Accepted:
                 self.items._check_value(f"an item of {name}", each)
 
     def _fits(self, value: object) -> bool:
-        """Return whether a value is of an accepted type: True is no number, a text no list."""
+        """Return whether a value is of an accepted type; True does not count as a number."""
         if isinstance(value, bool):
             return bool in self.types
         if isinstance(value, str | bytes | Mapping) and self.items is not None:
@@ -124,18 +124,14 @@ class Accepted:
 
 def checked(call: Callable[P, R]) -> Callable[P, R]:
     """Return *call*, which raises InvalidArgument first for an argument of another type."""
-    read, code = cache(lambda: accepted(unwrap(call))), unwrap(call).__code__
+    code = unwrap(call).__code__
     names = code.co_varnames[: code.co_argcount]
     rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :][:1]  # of *others
 
     @wraps(call)
     def checking(*args: P.args, **named: P.kwargs) -> R:
-        rules = read()
         positional = zip(chain(names, cycle(rest)), args, strict=False)
-        for name, value in chain(positional, named.items()):
-            rule = rules.get(name)
-            if rule is not None:
-                rule.check(name, value)
+        _check_all(call, chain(positional, named.items()))
         try:
             return call(*args, **named)
         except Exception as error:
@@ -154,8 +150,12 @@ def check_given(call: Callable[..., object], given: Mapping[str, object]) -> Non
 
     For one that leases: around its call, an exception of a signal would lose what it returns.
     """
+    _check_all(call, given.items())
+
+
+def _check_all(call: Callable[..., object], given: Iterable[tuple[str, object]]) -> None:
     rules = _accepted_by(unwrap(call))
-    for name, value in given.items():
+    for name, value in given:
         rule = rules.get(name)
         if rule is not None:
             rule.check(name, value)
