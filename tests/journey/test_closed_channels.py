@@ -1,4 +1,4 @@
-"""Channels that close: whatever waits for one ends as a dead letter, wherever it waits."""
+"""Channels that close: a message that waits for one ends as a dead letter, at both sides."""
 
 from __future__ import annotations
 

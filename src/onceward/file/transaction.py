@@ -414,7 +414,7 @@ class TransactionHost(Protocol):
 
 
 def check_statement(sql: object) -> None:
-    """Raise InvalidArgument for a value that is no statement."""
+    """Raise InvalidArgument unless a value is the text of a statement."""
     if not isinstance(sql, str) or not sql or "\0" in sql:
         raise InvalidArgument(f"sql={quoted(sql)} must be text: a statement of SQL")
 

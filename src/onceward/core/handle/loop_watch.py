@@ -2,7 +2,8 @@
 Watch the event loops on which coroutines run.
 
 A coroutine that blocks its loop stops all handlers that share it. The worker that waits for a
-coroutine pings the loop; if there is no answer for ``blocked_after``, the log names the culprit.
+coroutine pings the loop; if there is no answer for ``blocked_after``, the log names the agent and
+the handler of the coroutine.
 """
 
 from __future__ import annotations

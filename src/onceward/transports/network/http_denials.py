@@ -38,6 +38,6 @@ class NotServed(Denials):
     """Writes one cause for all requests to agents that are not served."""
 
     def tell(self, why: str, *, agent: str, peer: str, known: bool, cure: str = "") -> None:
-        """Log that *agent* is not served here, whatever else was wrong."""
+        """Log that *agent* is not served here, also if the request had another fault."""
         del why, known, cure
         super().tell("no such agent is served here", agent=agent, peer=peer, known=False)
