@@ -107,6 +107,14 @@ def test_a_person_is_asked(cli: Cli, shop: Postbox, answer: str, code: int, left
     assert "discard 2 dead letters? [y/N]" in ran.err
 
 
+@pytest.mark.usefixtures("shop")
+def test_a_question_shows_no_text_raw(cli: Cli) -> None:
+    """A type that was copied from a message is spelled out in the question."""
+    ran = cli("cancel", "--type", "job\x1b[2K\rall", person="n\n")
+
+    assert (3, True) == (ran.code, "type job\\x1b[2K\\rall? [y/N]" in ran.err)
+
+
 def test_discard_takes_what_is_old_enough(cli: Cli, shop: Postbox, buried: list[str]) -> None:
     """Younger ones stay."""
     assert 3 == cli("dead", "discard", "--older-than", "7d", "--yes").code

@@ -111,6 +111,14 @@ def test_mail_cannot_move_the_cursor(
     assert "\x1b]0" not in shown
 
 
+@pytest.mark.usefixtures("shop")
+def test_a_column_cannot_move_the_cursor(screen: Callable[..., str]) -> None:
+    """Names of columns, such as those of an application's table, are text without markup."""
+    shown = plain(screen("sql", 'SELECT 1 AS "[red]\x9b2J\u202ename"'))
+
+    assert "[red]\\x9b2J\\u202ename" in shown
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

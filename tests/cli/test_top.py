@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,18 @@ from onceward.ops.observe.snapshots import read_snapshot
 
 AGENTS = 200
 Cli = Callable[..., Any]
+HOSTILE = "\x1b]0;owned\x07\x9b31m\x7f\u202e\x1b[7mowned\r\x85\u2066"
+RAW = ("\x1b]0;", "\x07", "\x9b", "\x7f", "\u202e", "\x1b[7mowned", "\x85", "\u2066")
+"""What must not reach a terminal of the hostile text."""
+SPELLED = HOSTILE.encode("unicode_escape").decode()
+TEXTS = {
+    "_onceward_outbox": "type recipient",
+    "_onceward_dead_letters": "type peer reason last_error",
+    "_onceward_schedules": "name last_error",
+    "_onceward_peers": "name last_error",
+    "_onceward_file_info": "agent",
+}
+TRIGGERS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
 ALT_SCREEN, MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
 
@@ -279,6 +292,49 @@ def test_a_terminal_shows_agents_until_q(shop: Postbox, billing: Postbox) -> Non
     assert 1 == screen.seen.count(ALT_SCREEN)
     assert screen.seen.rstrip().endswith("\x1b[?25h") or MAIN_SCREEN in screen.seen[-40:]
     assert billing.agent
+
+
+@pytest.mark.broken("names and types that no writer would store")
+def test_no_text_reaches_the_terminal_raw(tmp_path: Path) -> None:
+    """Live: names of folders, files and agents, types, errors and reasons are spelled out."""
+    folder = tmp_path / f"home{HOSTILE}"
+    plant(folder)
+    (folder / f"broken{HOSTILE}.db").write_bytes(b"no database" * 1000)
+    with terminal(tmp_path, "top", folder.name, "--every", "0.1", columns=300) as screen:
+        screen.until(lambda text: "2 agents, 2 not ok" in text and SPELLED in text)
+        screen.type("\r")
+        screen.until(lambda text: "escape back" in text and "Sent last" not in text)
+        screen.type("\x1bj\r")
+        screen.until(lambda text: "Sent last" in text and f"last {SPELLED}" in text)
+        screen.type("q")
+        assert 0 == screen.end()
+
+    assert [] == [each for each in RAW if each in screen.seen]
+
+
+def plant(folder: Path) -> None:
+    """Create an agent of which each name, type, error and reason would change the terminal."""
+    folder.mkdir()
+    agent = Agent("shop")
+
+    @agent.on("job")
+    def refuse(_: object) -> None:
+        raise Reject(HOSTILE)
+
+    with Postbox(folder / "shop.db", agent=agent, start=False) as box:
+        box.peers.add("far", "memory:far")
+        box.send("shop", {}, type="job")
+        box.run_until_idle()
+        box.send("far", {})
+        box.schedules.add("nightly", every=3600, to="shop", body=1)
+        box.run_until_idle()
+    with sqlite3.connect(folder / "shop.db") as con:
+        for (guard,) in con.execute(TRIGGERS).fetchall():
+            con.execute(f"DROP TRIGGER {guard}")
+        for table, columns in TEXTS.items():
+            for name in columns.split():
+                con.execute(f"UPDATE {table} SET {name} = ?", (f"last {HOSTILE}",))
+    con.close()
 
 
 def test_a_dumb_terminal_gets_one_look(shop: Postbox) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Console
+from rich.markup import escape
 
 from onceward.ops.cli.durations import Span, SpanOption
 from onceward.ops.cli.exit_codes import DONE, FAILED, Usage
+from onceward.ops.cli.output import safe
 from onceward.ops.cli.spark_session import (
     REPORTING,
     SESSION,
@@ -118,11 +120,12 @@ def _show(report: Report, how: Reporting, fail_on: FailOn) -> None:
     from onceward.fleet.report import sentence, stuck_text  # noqa: PLC0415 - of this command only
 
     page = None if how.out is None else str(how.out / "report.html")
+    where = f" The report: {escape(safe(page))}" if page else ""
     found = report.as_dict() | {"report": page}
     print_rows(found, report.rows(), "verdict messages meaning", how)
     if how.style == "table":
         colour = "bold red" if report.failed(fail_on) else "green"
-        said = f"\n[{colour}]{sentence(report)}[/]{f' The report: {page}' if page else ''}"
+        said = f"\n[{colour}]{sentence(report)}[/]{where}"
         if report.stuck:
             said += f"\n[yellow]{stuck_text(report)}[/]"
         if report.evidence:
@@ -180,5 +183,7 @@ def _compare(rows: list[dict[str, Any]], page: Path, how: Session) -> int:
     found = {"ok": sound, "verdicts": rows, "report": str(page)}
     print_rows(found, rows, "verdict made found meaning", how)
     if how.style == "table":
-        Console(highlight=False).print(f"\nThe report: {page}", soft_wrap=True)
+        Console(highlight=False).print(
+            f"\nThe report: {safe(str(page))}", soft_wrap=True, markup=False
+        )
     return DONE if sound else FAILED

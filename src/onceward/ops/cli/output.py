@@ -141,8 +141,8 @@ def _table(rows: Iterable[Row], columns: Sequence[str]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        header = label(name).replace("_", " ")
-        table.add_column(header, no_wrap=name in {"id", "state"}, overflow="fold")
+        header = safe(label(name).replace("_", " "))
+        table.add_column(Text(header), no_wrap=name in {"id", "state"}, overflow="fold")
 
     def coloured(name: str, text: str) -> Text:
         return Text(text, style=_colour(name, text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from onceward.ops.cli.exit_codes import NothingThere, Usage
+from onceward.ops.cli.output import safe
 
 
 def read_stdin() -> str:
@@ -45,7 +46,7 @@ def confirm(work: str, cure: str) -> None:
     """
     if not sys.stdin.isatty():
         raise Usage(f"this would {work}: {cure}")
-    sys.stderr.write(f"{work}? [y/N] ")
+    sys.stderr.write(f"{safe(work)}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise NothingThere("nothing was changed")

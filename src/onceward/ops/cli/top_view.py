@@ -111,7 +111,7 @@ def detail_screen(
     now, columns = SystemClock().now(), columns_for(size.width, "state", [row])
     numbers = _table(columns, size.width, [row])
     numbers.add_row(*(_cell(name, getattr(row, name)) for name in columns))
-    parts: list[RenderableType] = [_headline(f"{title}  {safe(row.agent)}", str(row.path), state)]
+    parts: list[RenderableType] = [_headline(f"{title}  {row.agent}", str(row.path), state)]
     if detail.problem is not None:
         return Group(*parts, Text(safe(detail.problem), style="red"), _keys_of_detail())
     parts += [numbers, Text(""), *(_reason(each, now) for each in detail.whys)]
@@ -154,7 +154,7 @@ def _moment(name: str, value: Any, now: Millis) -> str:
 def _headline(title: str, told: str, state: TopState) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(safe(title), style="bold")
-    line.append(f"  {told}")
+    line.append(f"  {safe(told)}")
     if state.typing or state.filter:
         line.append(f"  filter: {safe(state.filter)}{'_' if state.typing else ''}", style="cyan")
     if state.paused:
