@@ -74,7 +74,7 @@ def main(folder: Path) -> None:
         say(chat, "write me a parser")
         THINKING.wait(PATIENCE)
         say(chat, "not with regular expressions: use ast")
-        for answer in chat.messages(timeout=PATIENCE):
+        for answer in chat.receive_each(timeout=PATIENCE):
             with answer:
                 print(f"user:   hears {answer.body!r}")
             if answer.body == "done, and tested":

@@ -6,7 +6,7 @@ Define every error of the package, as one tree.
     │   └── MissingExtra             a library is not installed; also a ModuleNotFoundError
     ├── StoreError                 the file
     │   ├── Busy                     nothing written; try again
-    │   ├── OutcomeUnknown           COMMIT raised; ask resolve(id), or send again with the same id
+    │   ├── OutcomeUnknown           COMMIT raised; ask state(id), or send again with the same id
     │   ├── StoreCapacity            disk or quota full; nothing written
     │   ├── StoreCorrupt             damaged or not a database; kept as it is
     │   ├── StoreFault               the disk reported an error; nothing was written
@@ -98,7 +98,7 @@ class OutcomeUnknown(StoreError):
     """
     COMMIT raised or was interrupted: the transaction may have been committed.
 
-    Ask ``postbox.resolve(id)`` for the ids in ``message_ids``, or send again
+    Ask ``postbox.state(id)`` for the ids in ``message_ids``, or send again
     with the same id or key: that is always safe. ``message_id`` is the first of
     them, ``reason`` is the error of COMMIT.
     """

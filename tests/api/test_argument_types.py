@@ -30,7 +30,8 @@ from onceward.testing import Harness, ManualClock
 
 UNCHECKED: Final = {
     "send": "hot", "send_many": "hot", "publish": "hot", "broadcast": "hot", "Channel.send": "hot",
-    "receive": "checks in its body", "Channel.receive": "checks in its body",
+    "receive": "checks in its body", "receive_one": "checks in its body",
+    "Channel.receive": "checks in its body",
     "Mailbox.receive": "checks in its body", "Mailbox.lease": "checks in its body",
     "Mailbox.send": "hot", "Message.reply": "hot",
     "session": "its name is that of a message: InvalidMessage",
@@ -231,11 +232,11 @@ CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
     (lambda box, it: box.publish("t", 1, key=it), [5, b"k"]),
     (lambda box, it: box.request("b", 1, reply=it), [5, "text", ["x"], b"x"]),
     (lambda box, it: box.result(it, reply=dict), [5, None, b"x"]),
-    (lambda box, it: box.stream(it), [5, None]),
+    (lambda box, it: box.follow(it), [5, None]),
     (lambda box, it: box.session(it), [5, None, b"s"]),
     (lambda box, it: box.session("s", topics=it), [5, b"t", [5]]),
-    (lambda box, it: box.receive(message_id=it), [5, ["x"], b"x"]),
-    (lambda box, it: box.receive(handle=it), [5, ["x"], b"x"]),
+    (lambda box, it: box.receive_one(it), [5, ["x"], b"x"]),
+    (lambda box, it: box.attach(it), [5, ["x"], b"x"]),
     (lambda box, it: box.on(it, print), [5, ["sent"], None]),
     (lambda box, it: box.on(DeadLettered, it), [5, None, "print"]),
     (lambda box, it: Postbox(box.file.path, loop=it), [5, "loop"]),
@@ -326,7 +327,7 @@ def test_the_async_face_refuses_them_too(box: Postbox) -> None:
 
     async def ask(tickets: Any) -> None:
         async with AsyncPostbox(box.file.path, start=False) as other:
-            await other.result_many(tickets, reply=dict)
+            await other.gather(tickets, reply=dict)
 
     for tickets in (5, None, [5]):
         with pytest.raises(InvalidArgument):

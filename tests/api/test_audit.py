@@ -83,7 +83,7 @@ def test_off_by_default_and_harmless(home: Any) -> None:
     assert ["agents", "directory.db"] == sorted(
         path.name for path in home.folder.iterdir() if path.suffix in {"", ".db"}
     )
-    assert "pending" == cat.resolve(cat.send("bob", 1))
+    assert "pending" == cat.state(cat.send("bob", 1))
 
 
 def test_processes_share_an_audit(tmp_path: Path) -> None:

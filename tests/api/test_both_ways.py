@@ -167,7 +167,7 @@ def test_a_message_by_its_id(home: Any) -> None:
     sent = a.send("a", {"n": 1}, type="job", topic="t")
     a.run_until_idle()
     a.receive().reject("no")
-    found = a.message(sent)
+    found = a.journey(sent)
 
     assert [("out", "failed"), ("inbox", "dead")] == [
         (each.box, each.state) for each in found.records
@@ -180,7 +180,7 @@ def test_a_message_by_its_id(home: Any) -> None:
         ("outbox", "pending"), ("inbox", "pending"), ("outbox", "sent"), ("inbox", "dead"),
         ("outbox", "failed"),
     ] == [(each.box, each.to_state) for each in found.transitions]  # fmt: skip
-    assert a.message("none") is None
+    assert a.journey("none") is None
 
 
 def test_the_kill_switch(home: Any) -> None:

@@ -276,7 +276,7 @@ def test_mail_that_is_late_for_its_mailbox_is_told_to_its_sender(home: Any) -> N
     owner.run_until_idle()
 
     assert ("dead", "expired") == (
-        owner.resolve(message_id),
+        owner.state(message_id),
         owner.dead_letters.get(message_id).reason,
     )
 
@@ -295,7 +295,7 @@ def test_a_message_for_a_mailbox_that_is_not_there_is_told_to_its_sender(
     other.run_until_idle()
 
     assert ("dead", "no_mailbox") == (
-        other.resolve(message_id),
+        other.state(message_id),
         other.dead_letters.get(message_id).reason,
     )
     assert 0 == owner.file.stats()["inbox_pending"]
@@ -409,7 +409,7 @@ def test_mail_for_a_mailbox_is_nobody_elses(home: Any, fill: Fill) -> None:
     owner = home.open("owner")
     [message_id] = fill(owner, owner.mailboxes.ensure("jobs", public=True), "x")
 
-    assert (None, "acked") == (owner.receive(), owner.resolve(message_id))
+    assert (None, "acked") == (owner.receive(), owner.state(message_id))
     assert 0 == owner.run_until_idle()
 
 

@@ -48,7 +48,7 @@ def test_what_is_superseded_ends_with_a_reason(owner: Any, board: Any, fill: Fil
     ids = fill(owner, board, 1, 2, ordering_key="a")
 
     assert [("a", "dropped", "superseded")] == owner.query(ENDED)
-    assert ["acked", "acked"] == [owner.resolve(each) for each in ids]
+    assert ["acked", "acked"] == [owner.state(each) for each in ids]
 
 
 def test_other_senders_and_mailboxes(home: Any, owner: Any, board: Any, fill: Fill) -> None:

@@ -73,7 +73,7 @@ def test_the_cursor_is_the_ack(ann: Any, bob: Any, posted: Posted) -> None:
     bob.sessions.poll()
     bob.run_until_idle()
 
-    assert ("acked", None) == (ann.resolve(message_id), bob.receive())
+    assert ("acked", None) == (ann.state(message_id), bob.receive())
     assert [] == ann.file.check() + bob.file.check()
 
 
@@ -89,7 +89,7 @@ def test_a_filter_passes_what_it_skips(ann: Any, bob: Any, posted: Posted) -> No
     assert [] == bob.sessions.poll()
     bob.run_until_idle()
     assert (3, 1) == ((stats := bob.file.stats())["dropped"], stats["processed"])
-    assert {"acked"} == {ann.resolve(each) for each in ids}
+    assert {"acked"} == {ann.state(each) for each in ids}
 
 
 def test_a_filter_may_leave_what_it_skips(bob: Any, posted: Posted) -> None:
@@ -203,7 +203,7 @@ def test_expired_mail_is_passed(home: Any, ann: Any, bob: Any, posted: Posted) -
 
     assert ["long"] == bodies(bob.sessions.poll())
     bob.run_until_idle()
-    assert "failed" == ann.resolve(ids[0])
+    assert "failed" == ann.state(ids[0])
 
 
 def test_expiring_moves_no_cursor(home: Any, bob: Any, posted: Posted) -> None:

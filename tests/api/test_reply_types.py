@@ -62,7 +62,7 @@ ASKS: dict[str, Callable[[Postbox, Any], Any]] = {
     "ask": lambda box, form: box.ask("oracle", Numbers(most=2), reply=form),
     "session": lambda box, form: box.session("s").ask("oracle", Numbers(most=2), reply=form),
     "result": lambda box, form: box.result(asked(box, form), reply=form, timeout=30),
-    "many": lambda box, form: box.result_many([asked(box, form)], reply=form, timeout=30)[0],
+    "many": lambda box, form: box.gather([asked(box, form)], reply=form, timeout=30)[0],
 }
 
 
@@ -91,7 +91,7 @@ def test_an_async_reply_is_read_as_any_type(tmp_path: Path) -> None:
                 read.append([*await box.ask("oracle", Numbers(most=2), reply=form)])
                 ticket = await box.request("oracle", Numbers(most=2), reply=form)
                 read.append([*await box.result(ticket, reply=form, timeout=30)])
-                read.extend([*each] for each in await box.result_many([ticket], reply=form))
+                read.extend([*each] for each in await box.gather([ticket], reply=form))
 
     asyncio.run(ask_all())
 
@@ -162,7 +162,7 @@ def test_a_value_in_place_of_a_type_is_refused(
             "ask": lambda: box.ask("oracle", Numbers(most=2), reply=value),
             "session": lambda: box.session("s").ask("oracle", Numbers(most=2), reply=value),
             "result": lambda: box.result(ticket, reply=value),
-            "many": lambda: box.result_many([ticket], reply=value),
+            "many": lambda: box.gather([ticket], reply=value),
         }
         with pytest.raises(InvalidArgument, match=r"^reply=.* must be a type"):
             calls[name]()

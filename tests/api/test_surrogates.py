@@ -40,7 +40,7 @@ SENDS: dict[str, Callable[[Postbox], object]] = {
     "header": lambda box: box.send("b", 1, headers={"tenant": HALF}),
 }
 CALLS: dict[str, Callable[[Postbox], object]] = {
-    "resolve": lambda box: box.resolve(HALF),
+    "state": lambda box: box.state(HALF),
     "cancel": lambda box: box.cancel(HALF),
     "thread": lambda box: box.thread(HALF),
     "result": lambda box: box.result(HALF, reply=str),

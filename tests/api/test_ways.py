@@ -105,7 +105,7 @@ def test_a_factory_is_given_the_agent_its_folder_settings_and_clock(
         box.peers.add({"bob": "pigeon:bob", "carl": "dove:bob"})
         sent = box.send("bob", 1)
         box.run_until_idle()
-        state = box.resolve(sent)
+        state = box.state(sent)
 
     [context] = [each.context for each in made]
     assert ("acked", "a", tmp_path) == (state, context.agent, context.folder)
@@ -177,7 +177,7 @@ def test_a_transport_that_cannot_be_made_is_told_at_its_peer(tmp_path: Path) -> 
         healthy.append(True)
         clock.advance(2.0)
         box.run_until_idle()
-        state = box.resolve(sent)
+        state = box.state(sent)
 
     why = "Unreachable: the transport for pigeon cannot be made: OSError: no key"
     assert (1, why, 0) == (peer.failures, peer.last_error, attempts)

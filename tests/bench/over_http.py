@@ -122,7 +122,7 @@ def alone(box: Postbox, plan: Plan) -> Callable[[], Lap]:
     def one() -> None:
         message = box.send("bob", note(1))
         limit = time.monotonic() + LONGEST
-        while box.resolve(message) != "acked":
+        while box.state(message) != "acked":
             if time.monotonic() > limit:
                 msg = "a message was not acknowledged: see file.stats() of both files"
                 raise TimeoutError(msg)

@@ -40,7 +40,7 @@ def test_send_prints_the_id_and_nothing_else(cli: Cli, shop: Postbox) -> None:
     ran = cli("send", "billing", '{"id": 7}', "--type", "invoice.created")
 
     assert (0, "") == (ran.code, ran.err)
-    assert "pending" == shop.resolve(ran.out.strip())
+    assert "pending" == shop.state(ran.out.strip())
     assert [ran.out.strip()] == [m.id for m in shop.history(type="invoice.created").messages]
 
 
@@ -208,7 +208,7 @@ def test_recv_prints_a_line_and_acknowledges(cli: Cli, shop: Postbox, billing: P
 
     assert (0, [[sent, "billing", "default", "hello", '{"n":1}']]) == (ran.code, ran.lines)
     shop.run_until_idle()
-    assert "acked" == billing.resolve(sent)
+    assert "acked" == billing.state(sent)
 
 
 def test_recv_answers_a_request(cli: Cli, shop: Postbox, billing: Postbox) -> None:

@@ -135,7 +135,7 @@ def test_an_outgoing_one_is_sent_as_new(cli: Cli, shop: Postbox, billing: Postbo
 
     [new] = ran.json["done"]
     assert new != old
-    assert ("absent", "pending") == (shop.resolve(old), shop.resolve(new))
+    assert ("absent", "pending") == (shop.state(old), shop.state(new))
 
 
 def test_freeze_and_thaw(cli: Cli, shop: Postbox) -> None:

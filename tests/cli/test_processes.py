@@ -129,7 +129,7 @@ def test_a_stuck_handler_does_not_keep_a_worker(
         ended = child.wait(timeout=28)
 
     with Postbox(home / "stuck.db", start=False) as box:
-        assert (code, "sent") == (ended, box.resolve(sent))
+        assert (code, "sent") == (ended, box.state(sent))
         assert [] == box.query("SELECT name FROM sqlite_schema WHERE name = 'mine'")
     assert (kind == "coroutine") == (home / "begun.cleaned").exists()
 

@@ -73,7 +73,7 @@ def test_colours_say_what_a_person_has_to_do(
         tx.execute("UPDATE _onceward_peers SET breaker = 'open' WHERE name = 'far'")
     shop.session("a").send("shop", 1)
     shop.run_until_idle()
-    for message in shop.messages(timeout=0):
+    for message in shop.receive_each(timeout=0):
         message.ack()
 
     peers, boxes = screen("peers", "ls"), screen("ls", "outbox")

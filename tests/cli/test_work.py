@@ -51,7 +51,7 @@ def test_work_once_handles_what_is_due(cli: Cli, shop: Postbox, app: str) -> Non
     assert ["agent", "path", "moved", "signal"] == list(ran.json)
     assert ran.json["moved"] > 0
     assert "ERROR dead agent=billing" in ran.err
-    assert "acked" == shop.resolve(sent)
+    assert "acked" == shop.state(sent)
     assert {"seen": 7} == cli("receive", "--json").json["body"]
 
 
@@ -64,7 +64,7 @@ def test_work_with_several_processes(cli: Cli, shop: Postbox, app: str) -> None:
     ran = cli("work", "billing.db", app, "--once", "--processes", "2")
 
     assert 0 == ran.code
-    assert {"acked"} == {shop.resolve(message_id) for message_id in sent}
+    assert {"acked"} == {shop.state(message_id) for message_id in sent}
 
 
 def test_a_worker_that_fails_ends_the_team(cli: Cli, app: str) -> None:
@@ -132,7 +132,7 @@ def test_relay_once_delivers(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     ran = cli("relay", "shop.db", "--once", "--json")
 
     assert (0, "shop", 1) == (ran.code, ran.json["agent"], ran.json["moved"])
-    assert ("sent", 1) == (shop.resolve(sent), billing.file.stats()["inbox_pending"])
+    assert ("sent", 1) == (shop.state(sent), billing.file.stats()["inbox_pending"])
 
 
 def test_relay_without_a_file_relays_our_own(cli: Cli, shop: Postbox) -> None:
@@ -200,7 +200,7 @@ def test_work_builds_no_event_that_it_does_not_print(
     monkeypatch.setattr("onceward.core.run.event_emitter.session_and_type", read.append)
 
     assert 0 == cli("work", "billing.db", app, "--once").code
-    assert ("acked", []) == (shop.resolve(sent), read)
+    assert ("acked", []) == (shop.state(sent), read)
 
 
 def test_work_gives_the_collector_its_thresholds_back(cli: Cli, app: str) -> None:

@@ -95,7 +95,7 @@ def test_a_frozen_file_refuses_and_thaws(box: Postbox) -> None:
     box.file.resume()
 
     assert (["pending"] * 2, 2) == (
-        [box.resolve(kept), box.resolve(box.send("b", 3))],
+        [box.state(kept), box.state(box.send("b", 3))],
         box.file.stats()["enqueued"],
     )
 

@@ -102,7 +102,7 @@ def test_a_send_whose_sync_failed_is_there_once(shaky: Postbox, disk: Flaky, fai
 
     assert (message_id, "pending", 1, []) == (
         again,
-        shaky.resolve(message_id),
+        shaky.state(message_id),
         shaky.file.stats()["enqueued"],
         shaky.file.check(),
     )
@@ -112,7 +112,7 @@ def test_a_block_whose_sync_failed_is_unknown_and_can_be_asked(shaky: Postbox, d
     """
     Writes that a user made by hand cannot be repeated for the user.
 
-    The error names the messages, and resolve tells all or nothing.
+    The error names the messages, and state tells all or nothing.
     """
     disk.failing = 1
     with pytest.raises(OutcomeUnknown) as caught, shaky.begin() as tx:
@@ -120,7 +120,7 @@ def test_a_block_whose_sync_failed_is_unknown_and_can_be_asked(shaky: Postbox, d
         ids = (tx.send("b", 1), tx.send("c", 2))
 
     assert ids == caught.value.message_ids
-    states = {shaky.resolve(each) for each in ids}
+    states = {shaky.state(each) for each in ids}
     rows = shaky._db.read("SELECT count(*) FROM t")[0][0]
     assert ({"pending"}, 1) == (states, rows) or ({"absent"}, 0) == (states, rows)
     assert [] == shaky.file.check()
@@ -157,7 +157,7 @@ def test_a_disk_that_keeps_failing_is_reported_each_time(shaky: Postbox, disk: F
             shaky.send("b", 1)
     disk.failing = 0
 
-    assert "pending" == shaky.resolve(shaky.send("b", 2))
+    assert "pending" == shaky.state(shaky.send("b", 2))
     assert [] == shaky.file.check()
 
 
@@ -222,7 +222,7 @@ def test_cancelling_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky
         answer = shaky.cancel(message_id)
     except OutcomeUnknown:
         return
-    assert (shaky.resolve(message_id) == "cancelled") == bool(answer)
+    assert (shaky.state(message_id) == "cancelled") == bool(answer)
 
 
 def test_replaying_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky) -> None:
@@ -276,7 +276,7 @@ def test_settling_a_parcel_through_a_failed_sync_skips_no_number(opened: Open, d
     box.run_until_idle()
 
     assert sorted(set(peer.numbers)) == list(range(1, max(peer.numbers) + 1))
-    assert ({"sent"}, []) == ({box.resolve(each) for each in ids}, box.file.check())
+    assert ({"sent"}, []) == ({box.state(each) for each in ids}, box.file.check())
 
 
 def test_the_fault_names_no_certainty_that_it_does_not_have(shaky: Postbox, disk: Flaky) -> None:

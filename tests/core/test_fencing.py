@@ -168,7 +168,7 @@ def test_a_row_of_ours_that_is_there_already_is_an_error_of_ours(box: Postbox) -
     with pytest.raises(StoreError, match=r"_onceward_outbox\.id"):
         box._db.write(lambda tx: tx.run(twice))
 
-    assert "pending" == box.resolve(first)
+    assert "pending" == box.state(first)
 
 
 @pytest.mark.parametrize("block", BLOCKS)

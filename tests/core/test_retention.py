@@ -231,7 +231,7 @@ def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> No
 
     assert (None, "dead", "stale") == (
         pair.receiver.receive(),
-        pair.sender.resolve(message_id),
+        pair.sender.state(message_id),
         pair.sender.dead_letters.list()[0].reason,
     )
 
@@ -252,11 +252,11 @@ def test_ids_of_the_callers_own_do_not_move_the_horizon(pair: Pair) -> None:
     )
     following.append(pair.journey())
 
-    assert ["acked"] * 3 == [pair.sender.resolve(each) for each in following]
+    assert ["acked"] * 3 == [pair.sender.state(each) for each in following]
     assert [("",)] == pair.receiver._db.read("SELECT horizon_id FROM _onceward_sender_streams")
     again = pair.sender.send("b", 1, message_id="invoice-999")
     pair.sender.run_until_idle()
-    assert (None, "acked") == (pair.receiver.receive(), pair.sender.resolve(again))
+    assert (None, "acked") == (pair.receiver.receive(), pair.sender.state(again))
 
 
 def test_an_id_that_only_looks_minted_does_not_move_the_horizon(pair: Pair) -> None:
@@ -281,7 +281,7 @@ def test_a_peer_from_the_future_makes_nobody_else_stale(pair: Pair, opened: Open
         )
         other.run_until_idle()
 
-    assert "sent" == other.resolve(message_id)
+    assert "sent" == other.state(message_id)
 
 
 def test_a_dead_letter_outlives_its_mark_without_alarm(pair: Pair) -> None:

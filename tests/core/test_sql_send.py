@@ -64,7 +64,7 @@ def test_it_arrives_like_any_other(opened: Open, elsewhere: Elsewhere) -> None:
     receiver.run_until_idle()
     sender.run_until_idle()
 
-    assert ({"a": 1}, "acked") == (message.body, sender.resolve(message.id))
+    assert ({"a": 1}, "acked") == (message.body, sender.state(message.id))
 
 
 def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> None:

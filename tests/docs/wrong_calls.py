@@ -104,11 +104,11 @@ def typed_bodies(session: Session, mailbox: Mailbox, channel: Channel) -> list[M
         session.receive(Order),
         mailbox.receive("g", Order),
         channel.receive(Order),
-        *session.messages(Order),
-        *channel.messages(Order),
+        *session.receive_each(Order),
+        *channel.receive_each(Order),
         *mailbox.lease("g", Order),
     ]
-    wrong: list[Message[int]] = [*session.messages(Order)]  # type: ignore[list-item]
+    wrong: list[Message[int]] = [*session.receive_each(Order)]  # type: ignore[list-item]
     return [each for each in found if each is not None and wrong is not None]
 
 

@@ -268,7 +268,7 @@ def main() -> None:
     with Postbox(PATH, agent="a", start=False) as again:
         rows = again.query("SELECT n FROM t WHERE n > 5")
         whole = again.query("PRAGMA integrity_check")[0][0]
-        states = {again.resolve(each) for each in ids} <= {"pending", "sending"}
+        states = {again.state(each) for each in ids} <= {"pending", "sending"}
         checked = [str(each) for each in again.file.check()]
     note("left", [sorted(handled), states, len(rows), checked, whole])
 

@@ -54,7 +54,7 @@ def history(box: Postbox) -> object:
 def message(box: Postbox) -> object:
     """Show a message."""
     [(found, *_), *_] = box.query("SELECT id FROM onceward_dead_letters")
-    return box.message(found)
+    return box.journey(found)
 
 
 def health(box: Postbox) -> object:

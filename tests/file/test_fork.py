@@ -29,7 +29,7 @@ if child == 0:
         "begin": lambda: box.begin().__enter__(),
         "request": lambda: box.request("b", 1), "receive": box.receive, "stats": box.file.stats,
         "history": box.history, "health": box.file.health,
-        "check": box.file.check, "resolve": lambda: box.resolve("x"),
+        "check": box.file.check, "state": lambda: box.state("x"),
         "cancel": lambda: box.cancel("x"),
         "pause": box.file.pause, "resume": box.file.resume,
         "run_until_idle": box.run_until_idle, "run_maintenance": box.file.run_maintenance,
@@ -61,11 +61,11 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 told = json.loads(os.read(reading, 65536))
 kept.append(box.send("b", 2))
-states = sorted({box.resolve(each) for each in kept})
+states = sorted({box.state(each) for each in kept})
 found = [str(each) for each in box.file.check()]
 box.close()
 with Postbox(path, agent="a", start=False) as box:
-    states += sorted({box.resolve(each) for each in kept})
+    states += sorted({box.state(each) for each in kept})
 print(json.dumps([told, status, states, found]))
 """
 

@@ -55,7 +55,7 @@ def test_writers_that_wait_share_one_commit(box: Postbox) -> None:
     assert (1, WRITERS, {"pending"}) == (
         count(),
         len(set(ids)),
-        {box.resolve(str(each)) for each in ids},
+        {box.state(str(each)) for each in ids},
     )
 
 
@@ -145,7 +145,7 @@ def test_a_leader_whose_transaction_breaks_tells_all_who_wait(
         )
 
     assert [StoreFault] * 3 == [type(outcome) for outcome in outcomes]
-    assert (0, "pending") == (box.file.stats()["enqueued"], box.resolve(box.send("b", 3)))
+    assert (0, "pending") == (box.file.stats()["enqueued"], box.state(box.send("b", 3)))
 
 
 def test_a_block_whose_transaction_breaks_tells_all_who_wait(
@@ -183,7 +183,7 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(
     assert (3, 0, "pending") == (
         len(told),
         box.file.stats()["enqueued"],
-        box.resolve(box.send("b", 3)),
+        box.state(box.send("b", 3)),
     )
 
 
@@ -246,7 +246,7 @@ def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
         len(kept),
         len(kept) + sum(isinstance(each, QueueFull) for each in outcomes),
     )
-    assert [] == [each for each in kept if box.resolve(each) not in {"pending", "dropped"}]
+    assert [] == [each for each in kept if box.state(each) not in {"pending", "dropped"}]
     assert (2, []) == (box.file.stats()["pending"], box.file.check())
 
 
@@ -309,7 +309,7 @@ def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
     for thread in threads:
         thread.join()
 
-    assert ({"pending"}, 8) == ({box.resolve(each) for each in sent}, box.file.stats()["enqueued"])
+    assert ({"pending"}, 8) == ({box.state(each) for each in sent}, box.file.stats()["enqueued"])
 
 
 def test_after_commit_effects_run_once_for_committed_work_only(box: Postbox) -> None:
@@ -471,9 +471,9 @@ def test_a_disk_that_stays_full_refuses_and_keeps(box: Postbox) -> None:
             kept.append(box.send("b", "x" * 3000))  # noqa: PERF401 - those before the failure count
 
     assert "StoreCapacity" == type(caught.value).__name__
-    assert ({"pending"}, []) == ({box.resolve(each) for each in kept}, box.file.check())
+    assert ({"pending"}, []) == ({box.state(each) for each in kept}, box.file.check())
     con.pragma("max_page_count", 1 << 30)
-    assert "pending" == box.resolve(box.send("b", "x" * 3000))
+    assert "pending" == box.state(box.send("b", "x" * 3000))
 
 
 def test_a_block_on_a_full_disk_is_all_or_nothing(box: Postbox) -> None:
@@ -517,4 +517,4 @@ def test_a_commit_that_may_have_happened_stays_unknown_when_its_repetition_is_re
         box.send("b", 1)
     box._db.writer.measured_commit = None
 
-    assert ["pending"] == list(map(box.resolve, told.value.message_ids))
+    assert ["pending"] == list(map(box.state, told.value.message_ids))

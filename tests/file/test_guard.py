@@ -111,7 +111,7 @@ def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> No
     again = box.send("b", 2)
 
     assert (["pending", "pending"], []) == (
-        [box.resolve(kept), box.resolve(again)],
+        [box.state(kept), box.state(again)],
         box.file.check(),
     )
 
@@ -128,7 +128,7 @@ def test_a_deleted_wal_is_saved_by_the_process_that_has_it_open(
 
     again = box.send("b", 20)
 
-    assert (["pending"] * 21, []) == (list(map(box.resolve, [*kept, again])), box.file.check())
+    assert (["pending"] * 21, []) == (list(map(box.state, [*kept, again])), box.file.check())
     assert "deleted WAL saved" in caplog.text
     event = told.get(timeout=60)
     assert ("a", str(box.file.path), True) == (event.agent, event.path, event.saved)
@@ -147,7 +147,7 @@ def test_a_reader_creates_no_second_wal(box: Postbox) -> None:
         raise AssertionError
 
     assert not Path(f"{box.file.path}-wal").exists()
-    assert ["pending", "pending"] == [box.resolve(box.send("b", 2)), box.resolve(kept)]
+    assert ["pending", "pending"] == [box.state(box.send("b", 2)), box.state(kept)]
 
 
 def test_a_reader_that_connects_prevents_no_saving(box: Postbox) -> None:
@@ -160,7 +160,7 @@ def test_a_reader_that_connects_prevents_no_saving(box: Postbox) -> None:
 
     again = box.send("b", 2)
 
-    assert ["pending"] * 2 == [box.resolve(kept), box.resolve(again)]
+    assert ["pending"] * 2 == [box.state(kept), box.state(again)]
     assert ([], [(2,)]) == (box.file.check(), box.query("SELECT count(*) FROM onceward_outbox"))
 
 
@@ -169,7 +169,7 @@ def test_a_new_file_is_saved_from_its_wal(box: Postbox) -> None:
     kept = box.send("b", 1)
     delete_wal(box)
 
-    assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
+    assert ["pending", "pending"] == [box.state(kept), box.state(box.send("b", 2))]
     assert [] == box.file.check()
 
 
@@ -180,7 +180,7 @@ def test_closing_saves_a_deleted_wal(opened: Open) -> None:
     delete_wal(box)
     box.close()
 
-    assert "pending" == opened("a").resolve(kept)
+    assert "pending" == opened("a").state(kept)
 
 
 def test_a_deleted_wal_is_kept_until_a_reader_ends(box: Postbox) -> None:
@@ -197,7 +197,7 @@ def test_a_deleted_wal_is_kept_until_a_reader_ends(box: Postbox) -> None:
         reader.execute("ROLLBACK")
     last = box.send("b", 4)
 
-    assert ["pending"] * 3 == list(map(box.resolve, [first, second, last]))
+    assert ["pending"] * 3 == list(map(box.state, [first, second, last]))
     assert [] == box.file.check()
 
 
@@ -222,7 +222,7 @@ def test_commits_that_cannot_be_saved_are_told(
     assert "deleted WAL not saved" in caplog.text
     assert not told.get(timeout=60).saved
     assert any("its commits may be lost" in reason for reason in box.file.health().reasons)
-    assert ["absent", "pending"] == [box.resolve(gone), box.resolve(box.send("b", 3))]
+    assert ["absent", "pending"] == [box.state(gone), box.state(box.send("b", 3))]
     assert [] == box.query("SELECT id FROM of_the_other")
     assert [] == box.file.check()
 
@@ -263,8 +263,8 @@ def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
     last = box.send("b", 4)
 
     [unsure] = caught.value.message_ids
-    assert ("pending", "pending") == (box.resolve(kept), box.resolve(last))
-    assert box.resolve(unsure) in {"pending", "absent"}
+    assert ("pending", "pending") == (box.state(kept), box.state(last))
+    assert box.state(unsure) in {"pending", "absent"}
     assert [] == box.file.check()
 
 
@@ -297,7 +297,7 @@ def test_a_tick_is_a_commit_even_if_the_clock_stands_still(box: Postbox) -> None
     sizes = [log.stat().st_size]
     seen = box._db.read("SELECT clock_at FROM _onceward_file_info")
     for _ in range(2):
-        box.resolve("nothing")
+        box.state("nothing")
         sizes.append(log.stat().st_size)
 
     assert sizes == sorted(set(sizes))
@@ -318,7 +318,7 @@ def test_a_folder_that_is_moved_is_noticed(opened: Open, tmp_path: Path) -> None
     home.unlink()
     (tmp_path / "moved").rename(home)
 
-    assert "pending" == box.resolve(box.send("b", 3))
+    assert "pending" == box.state(box.send("b", 3))
 
 
 def test_a_replaced_file_is_refused(opened: Open, tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_after_a_failed_reopening_the_file_closes_and_opens_again(opened: Open) 
     again = opened()
 
     assert again._db is not box._db
-    assert "pending" == again.resolve(again.send("b", 2))
+    assert "pending" == again.state(again.send("b", 2))
 
 
 def test_another_process_may_checkpoint_and_close(
@@ -383,5 +383,5 @@ def test_another_process_may_checkpoint_and_close(
         box.file.path, "SELECT count(*) FROM _onceward_outbox", "PRAGMA wal_checkpoint(TRUNCATE)"
     )
 
-    assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
+    assert ["pending", "pending"] == [box.state(kept), box.state(box.send("b", 2))]
     assert [] == box.file.check()

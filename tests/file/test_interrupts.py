@@ -135,7 +135,7 @@ def test_an_interrupt_anywhere_harms_no_neighbour(
         if wrong := harm(box, nth, outcomes):
             harmed.append((str(hit), wrong))
         assert hit == [] or isinstance(outcomes["lead"], exception | str)
-        assert "pending" == box.resolve(box.send("b", ["afterwards"]))
+        assert "pending" == box.state(box.send("b", ["afterwards"]))
 
     assert ([], []) == (harmed, box.file.check())
     assert len(places) > 80
@@ -157,7 +157,7 @@ def test_an_interrupt_anywhere_leaves_a_lone_writer_free_to_go_on(opened: Open) 
                 suppress(KeyboardInterrupt),
             ):
                 lead(box, 1)
-            assert "pending" == box.resolve(box.send("b", "afterwards")), hit
+            assert "pending" == box.state(box.send("b", "afterwards")), hit
         assert nth > 20
 
     assert [] == box.file.check()
@@ -228,7 +228,7 @@ def test_an_interrupt_while_sqlite_undoes_a_commit_loses_nothing(
     )
 
     assert ([1], True) == (raised, isinstance(lead, KeyboardInterrupt))
-    assert "pending" == box.resolve(str(beside))
+    assert "pending" == box.state(str(beside))
     assert ["beside", "lead"] == sorted(str(past.body) for past in box.history().messages)
 
 
@@ -251,7 +251,7 @@ def test_a_second_interrupt_leaves_neighbours_with_ids_to_ask_for(
 
     assert ([1, 1], True) == (raised, isinstance(lead, KeyboardInterrupt))
     assert isinstance(beside, OutcomeUnknown)
-    assert ["pending"] * 2 == list(map(box.resolve, beside.message_ids))
+    assert ["pending"] * 2 == list(map(box.state, beside.message_ids))
     assert {1, 2, 3} == {past.body for past in box.history().messages}
 
 

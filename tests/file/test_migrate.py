@@ -58,7 +58,7 @@ def test_an_older_file_is_brought_up_with_all_its_rows(
         "SELECT id, note FROM _onceward_outbox ORDER BY seq"
     )
     assert (newer.version, []) == (box.file.health().schema, box.file.check())
-    assert "pending" == box.resolve(box.send("b", 1))
+    assert "pending" == box.state(box.send("b", 1))
 
 
 def test_a_step_that_fails_leaves_the_older_file(
@@ -87,7 +87,7 @@ def test_a_step_that_fails_leaves_the_older_file(
     box = opened()
 
     assert ("pending", []) == (
-        box.resolve(kept),
+        box.state(kept),
         box._db.read("SELECT name FROM sqlite_schema WHERE name = 'half'"),
     )
 
@@ -127,12 +127,12 @@ def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Pat
         with pytest.raises(SchemaTooNew, match="9999"):
             box.send("b", 2)
         with pytest.raises(SchemaTooNew, match="9999"):
-            box.resolve(kept)
+            box.state(kept)
         newer.execute("DELETE FROM _onceward_migrations WHERE version = 9999")
 
     box.send("b", 3)
 
-    assert ("pending", 2) == (box.resolve(kept), box.file.stats()["pending"])
+    assert ("pending", 2) == (box.state(kept), box.file.stats()["pending"])
 
 
 def test_a_file_with_other_steps_is_refused(opened: Open) -> None:

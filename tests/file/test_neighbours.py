@@ -91,12 +91,12 @@ def test_a_message_leaves_while_another_recipient_is_held(
     Postbox(tmp_path / "c.db", agent="c", start=False).close()
     with Postbox(tmp_path / "a.db", agent="a") as box:
         to_b, to_c = box.send("b", 1), None
-        until(lambda: box.resolve(to_b) == "sending")
+        until(lambda: box.state(to_b) == "sending")
         to_c = box.send("c", 1)
-        sent = until(lambda: box.resolve(to_c) == "sent" or box.resolve(to_b) == "sent")
-        states = box.resolve(to_b), box.resolve(to_c)
+        sent = until(lambda: box.state(to_c) == "sent" or box.state(to_b) == "sent")
+        states = box.state(to_b), box.state(to_c)
         release()
-        until(lambda: box.resolve(to_b) == "sent")
+        until(lambda: box.state(to_b) == "sent")
 
     assert (True, ("sending", "sent")) == (sent, states)
 
@@ -267,7 +267,7 @@ def test_a_full_disk_is_read(opened: Open) -> None:
     again = box.send("b", 3)
 
     assert (1, [(kept,)], False) == (found[0], found[1], found[2].behind_barrier)
-    assert (True, "pending") == (box.file.health().behind_barrier, box.resolve(again))
+    assert (True, "pending") == (box.file.health().behind_barrier, box.state(again))
     box.close()
     disk.unregister()
 

@@ -264,7 +264,7 @@ def test_the_standard_library_may_read_in_another_process(
     kept = box.send("b", 1)
 
     assert [[[1]]] == elsewhere(box.file.path, "SELECT count(*) FROM _onceward_outbox")
-    assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
+    assert ["pending", "pending"] == [box.state(kept), box.state(box.send("b", 2))]
 
 
 def test_processes_may_make_a_file_together(tmp_path: Path) -> None:

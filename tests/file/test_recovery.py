@@ -104,7 +104,7 @@ def test_asking_the_engines_does_not_wait_for_the_pause(opened: Open, clock: Man
             box.run_until_idle()
 
     assert 1 == box.run_until_idle()
-    assert "sent" == box.resolve(kept)
+    assert "sent" == box.state(kept)
 
 
 def test_a_cache_of_a_closed_file_is_read_again(box: Postbox) -> None:

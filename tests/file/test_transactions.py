@@ -35,7 +35,7 @@ def test_rows_and_mail_are_one_commit(ledger: Postbox) -> None:
         tx.execute("INSERT INTO t VALUES (1)")
         message_id = tx.send("b", 1)
 
-    assert (([1], 1), "pending") == (seen(ledger), ledger.resolve(message_id))
+    assert (([1], 1), "pending") == (seen(ledger), ledger.state(message_id))
 
 
 def test_all_transactions_run_on_one_cursor(ledger: Postbox) -> None:
@@ -100,7 +100,7 @@ def test_an_exception_undoes_rows_and_mail(ledger: Postbox) -> None:
         _ = 1 // 0
 
     assert ([], 0) == seen(ledger)
-    assert "pending" == ledger.resolve(ledger.send("b", 1))
+    assert "pending" == ledger.state(ledger.send("b", 1))
 
 
 def test_a_refused_send_leaves_the_rest(ledger: Postbox) -> None:
@@ -167,7 +167,7 @@ def test_reading_inside_the_block_sees_its_writes(ledger: Postbox) -> None:
         inside = ledger.history().total_count
         outside = Reader(ledger).look("SELECT count(*) FROM _onceward_outbox")
 
-    assert (1, 0, "pending") == (inside, outside, ledger.resolve(message_id))
+    assert (1, 0, "pending") == (inside, outside, ledger.state(message_id))
 
 
 class Reader:
@@ -210,7 +210,7 @@ def test_ending_the_transaction_inside_its_block_is_an_error(ledger: Postbox, sq
         tx.execute(sql)
 
     assert ([], 0) == seen(ledger)
-    assert "pending" == ledger.resolve(ledger.send("b", 2))
+    assert "pending" == ledger.state(ledger.send("b", 2))
 
 
 @pytest.mark.parametrize("sql", ENDINGS)
@@ -244,7 +244,7 @@ def test_savepoints_of_the_users_own_do_not_break_the_block(ledger: Postbox, sql
         raise KeyError
 
     assert ([], 0) == seen(ledger)
-    assert "pending" == ledger.resolve(ledger.send("b", 2))
+    assert "pending" == ledger.state(ledger.send("b", 2))
 
 
 def test_a_transaction_is_over_after_its_block(ledger: Postbox) -> None:
@@ -272,7 +272,7 @@ def test_another_threads_write_never_ends_in_our_rollback(ledger: Postbox) -> No
         raise KeyError
     thread.join()
 
-    assert (([], 1), "pending") == (seen(ledger), ledger.resolve(sent[0]))
+    assert (([], 1), "pending") == (seen(ledger), ledger.state(sent[0]))
 
 
 def waits(box: Postbox, count: int) -> None:
@@ -290,7 +290,7 @@ def id_of(event: object) -> str:
 def test_after_commit_effects_follow_the_commit(box: Postbox) -> None:
     """Hooks hear of a send after its commit, never of a rolled-back one, nested or not."""
     heard: list[tuple[str, str]] = []
-    box.on(Enqueued, lambda event: heard.append((id_of(event), box.resolve(id_of(event)))))
+    box.on(Enqueued, lambda event: heard.append((id_of(event), box.state(id_of(event)))))
 
     with box.begin() as tx:
         first = tx.send("b", 1)

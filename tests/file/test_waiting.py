@@ -83,7 +83,7 @@ def test_busy_after_the_deadline_means_nothing_was_written(
         pass
     assert 0 == box.file.stats()["enqueued"]
     holder()
-    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.file.stats()["enqueued"])
+    assert ("pending", 1) == (box.state(box.send("b", 2)), box.file.stats()["enqueued"])
 
 
 def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
@@ -168,7 +168,7 @@ def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick
     with pytest.raises(KeyboardInterrupt):
         box.send("b", 1)
 
-    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.file.stats()["enqueued"])
+    assert ("pending", 1) == (box.state(box.send("b", 2)), box.file.stats()["enqueued"])
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -206,7 +206,7 @@ def test_an_interrupt_while_waiting_does_not_lose_the_turn(
     for thread in threads:
         thread.join()
 
-    assert ("pending", ([], 1)) == (ledger.resolve(ledger.send("b", 2)), seen(ledger))
+    assert ("pending", ([], 1)) == (ledger.state(ledger.send("b", 2)), seen(ledger))
 
 
 def test_an_interrupt_in_a_block_undoes_it(ledger: Postbox) -> None:

@@ -153,7 +153,7 @@ def test_dead_letters_are_replayed_by_a_plan(mail: Path, tmp_path: Path) -> None
     ]
     with Postbox(agents / "bob.db", start=False) as bob:
         assert [] == bob.dead_letters.list()
-        [message] = list(bob.messages(timeout=0))
+        [message] = list(bob.receive_each(timeout=0))
         assert planned == [message.id]
         message.reject("again")
     assert ["replayed"] == [row["outcome"] for row in replay.carry_out(out)]

@@ -545,7 +545,7 @@ def test_text_is_put_out_while_the_model_speaks(model: Callable[..., Any]) -> No
     with Harness(handled_by(brain, [], fails=1)) as harness:
         sent = harness.send({"prompt": "go"})
         harness.deliver()
-        [*chunks, ended] = harness.postbox.stream(sent)
+        [*chunks, ended] = harness.postbox.follow(sent)
 
         named = "helper__model.request_stream"
         assert [Chunk(n, named, word) for n, word in enumerate(words, 1)] == chunks

@@ -264,7 +264,7 @@ def swollen(path: Path, messages: int) -> None:
         box.send("other", {"n": 0}, type="seed")
         other.run_until_idle()
         box.run_until_idle()
-        for message in box.messages(timeout=0):
+        for message in box.receive_each(timeout=0):
             message.ack()
         other.run_until_idle()
     con = apsw.Connection(str(path))

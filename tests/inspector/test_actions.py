@@ -171,7 +171,7 @@ def test_a_message_is_cancelled(writer: TestClient, home: Home) -> None:
         writer, f"/agents/shop/act/cancel?id={home.ids['order']}"
     )
     with box(home, "shop") as shop:
-        assert "cancelled" == shop.resolve(home.ids["late"])
+        assert "cancelled" == shop.state(home.ids["late"])
 
 
 def test_a_request_is_answered(writer: TestClient, home: Home) -> None:
@@ -275,7 +275,7 @@ def test_an_answer_that_does_not_fit_is_refused_on_the_page(
 
         assert "not done: " in page
         assert told in page
-        assert coder.receive(message_id=ticket.id) is not None
+        assert coder.receive_one(ticket.id) is not None
 
 
 @pytest.mark.parametrize("reply", [Nested, dict, None])

@@ -617,7 +617,7 @@ def test_a_session_of_the_sessionmaker_sends(box: Postbox, db: sa.Engine) -> Non
         _ = 1 / 0
 
     assert ([5], ["5"]) == stored(box)
-    assert "pending" == box.resolve(sent)
+    assert "pending" == box.state(sent)
 
 
 # -- reading without the turn to write ----------------------------------------------------------

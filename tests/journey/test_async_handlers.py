@@ -67,7 +67,7 @@ def test_a_coroutine_writes_sends_and_replies_in_one_commit(world: World) -> Non
     world.settle()
 
     assert ([1, 10, 11], 2) == (effects(billing), billing.file.stats()["enqueued"])
-    assert "acked" == shop.resolve(ticket.id)
+    assert "acked" == shop.state(ticket.id)
 
 
 def test_a_coroutine_that_fails_is_tried_again(world: World) -> None:

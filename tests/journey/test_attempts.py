@@ -37,7 +37,7 @@ def until_dead(world: World, box: Postbox, message_id: str) -> float:
     begun = world.clock.now()
     for _ in range(2000):
         box.run_until_idle()
-        if box.resolve(message_id) == "dead":
+        if box.state(message_id) == "dead":
             break
         world.clock.forward(0.5)
     return (world.clock.now() - begun) / 1000
@@ -60,7 +60,7 @@ def test_a_message_that_the_peer_holds_is_no_dead_letter(world: World, script: l
     for _ in range(12):
         world.wait(61)
 
-    assert ("acked", []) == (shop.resolve(message), shop.dead_letters.list())
+    assert ("acked", []) == (shop.state(message), shop.dead_letters.list())
 
 
 def test_a_message_that_is_handled_at_once_was_tried_once(world: World) -> None:
@@ -71,7 +71,7 @@ def test_a_message_that_is_handled_at_once_was_tried_once(world: World) -> None:
     stored = attempts(shop, message)
     world.settle()
 
-    assert ([1], [1], "acked") == (stored, attempts(shop, message), shop.resolve(message))
+    assert ([1], [1], "acked") == (stored, attempts(shop, message), shop.state(message))
 
 
 def test_each_push_counts(world: World) -> None:
@@ -87,7 +87,7 @@ def test_each_push_counts(world: World) -> None:
     received.ack()
     world.settle()
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
     assert [world.wire.ids.count(message)] == attempts(shop, message)
 
 
@@ -99,7 +99,7 @@ def test_a_push_that_reached_no_peer_is_no_attempt(world: World) -> None:
     for _ in range(4):
         world.wait(61)
 
-    assert ("acked", [1]) == (shop.resolve(message), attempts(shop, message))
+    assert ("acked", [1]) == (shop.state(message), attempts(shop, message))
 
 
 def test_a_refused_parcel_was_tried_once(world: World) -> None:
@@ -109,7 +109,7 @@ def test_a_refused_parcel_was_tried_once(world: World) -> None:
     message = shop.send("billing", 1)
     world.settle()
 
-    assert ("dead", [1]) == (shop.resolve(message), attempts(shop, message))
+    assert ("dead", [1]) == (shop.state(message), attempts(shop, message))
 
 
 ANSWERS: list[tuple[Any, str, int]] = [
@@ -166,7 +166,7 @@ def test_each_call_of_a_function_counts(
     for _ in range(5):
         world.wait(61)
 
-    assert (state, [expected]) == (shop.resolve(message), attempts(shop, message))
+    assert (state, [expected]) == (shop.state(message), attempts(shop, message))
     assert expected == calls.count(message)
 
 

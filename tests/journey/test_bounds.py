@@ -143,7 +143,7 @@ def test_settling_pruning_and_dying_make_room(world: World) -> None:
     world.settle()
     with pytest.raises(QueueFull):
         shop.send("billing", Job(n=4))
-    for message in billing.messages(timeout=0):
+    for message in billing.receive_each(timeout=0):
         message.ack()
     world.settle()
     assert {"outbox": 1, "session default": 1} == {
@@ -196,7 +196,7 @@ def test_drop_new_writes_the_new_one_down_only(world: World) -> None:
 
     assert (ids[3], ["sent", "sent", "dropped", "dropped"]) == (
         again,
-        [shop.resolve(each) for each in ids],
+        [shop.state(each) for each in ids],
     )
     assert 2 == billing.file.stats()["received"]
     assert [("drop_new", ids[3]), ("drop_new", ids[2])] == [
@@ -219,7 +219,7 @@ def test_the_caller_of_a_task_is_told_that_a_limit_dropped_it(
     if policy != "drop_new":
         box.send("other", "x")
     world.settle()
-    [told] = box.session("caller").messages(type="worker_result", timeout=0)
+    [told] = box.session("caller").receive_each(type="worker_result", timeout=0)
 
     assert (task, "undelivered") == (told.body["dispatch_id"], told.body["outcome"])
     assert f"{policy}: the limit of outbox is reached" == told.body["error"]
@@ -233,7 +233,7 @@ def test_a_summary_tells_what_was_dropped(world: World) -> None:
         shop.send("billing", {"n": n, "long": "x" * 500})
     world.settle()
     told = []
-    for message in billing.messages(timeout=0):
+    for message in billing.receive_each(timeout=0):
         told.append(message.body)
         message.ack()
 
@@ -375,7 +375,7 @@ def test_the_store_counts_both_boxes(world: World) -> None:
     shop.send("billing", Job(n=0))
     with pytest.raises(StoreFull):
         shop.send("billing", Job(n=1), priority="critical")
-    for message in shop.messages(timeout=0):
+    for message in shop.receive_each(timeout=0):
         message.ack()
 
     assert shop.send("billing", Job(n=1))
@@ -462,7 +462,7 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
             shop.send("billing", "x" * 5000)
             sent += 1
     world.settle()
-    for message in billing.messages(timeout=0):
+    for message in billing.receive_each(timeout=0):
         message.ack()
     world.settle()
 
@@ -573,7 +573,7 @@ def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
     else:
         ids = [shop.publish("news", f"{n}{pad}")[0] for n in range(25)]
 
-    states = [shop.resolve(each) for each in ids]
+    states = [shop.state(each) for each in ids]
     bodies, kept = shop._db.read(
         "SELECT count(*), (SELECT count(*) FROM _onceward_outbox WHERE body_id IS NOT NULL)"
         " FROM _onceward_bodies"

@@ -212,8 +212,7 @@ def test_who_comes_after_the_closing_is_told_so(tmp_path: Path) -> None:
             crossed = [asyncio.create_task(box.send("b", 2)), asyncio.create_task(box.close())]
             await asyncio.wait(crossed)
             late = [
-                asyncio.create_task(each)
-                for each in (box.send("b", 3), box.resolve("x"), enter(box))
+                asyncio.create_task(each) for each in (box.send("b", 3), box.state("x"), enter(box))
             ]
             done, _ = await asyncio.wait(late, timeout=60)
             return [type(task.exception()).__name__ for task in done]

@@ -58,11 +58,11 @@ def test_a_message_that_has_arrived_is_cancelled_by_its_recipient(world: World) 
     world.settle()
 
     assert (False, "asked", "sent") == (bool(asked), asked.outcome, asked.state)
-    assert "cancelled" == shop.resolve(gone)
+    assert "cancelled" == shop.state(gone)
     assert (True, "cancelled") == (bool(again := shop.cancel(gone)), again.outcome)
     assert ("cancelled", "cancelled: wrong amount") == ends(world.boxes["billing"], gone)
     assert [2] == effects(world)
-    assert "acked" == shop.resolve(kept)
+    assert "acked" == shop.state(kept)
 
 
 def test_a_message_that_took_effect_is_too_late_with_its_state(world: World) -> None:
@@ -97,7 +97,7 @@ def test_the_decision_is_exact_where_storing_was_all_that_was_asked(world: World
     assert [("too_late", "processed"), ("cancelled", "cancelled")] == [
         (each.outcome, each.state) for each in last
     ]
-    assert ["acked", "cancelled"] == [shop.resolve(each) for each in (done, waits)]
+    assert ["acked", "cancelled"] == [shop.state(each) for each in (done, waits)]
 
 
 def test_a_request_that_is_cancelled_fails_with_an_error_of_its_own(world: World) -> None:
@@ -222,7 +222,7 @@ def test_cancel_waits_for_the_decision(tmp_path: Path) -> None:
         Postbox(tmp_path / "shop.db", agent="shop") as shop,
     ):
         message = shop.send("billing", Job(n=1))
-        until(lambda: shop.resolve(message) == "sent")
+        until(lambda: shop.state(message) == "sent")
 
         assert "cancelled" == shop.cancel(message, timeout=30).outcome
 
@@ -253,7 +253,7 @@ def test_many_are_cancelled_by_what_they_have_in_common(world: World) -> None:
 
     assert (sorted(here), [left], []) == (sorted(found.cancelled), found.asked, found.too_late)
     assert [other] == by_key.cancelled
-    assert "cancelled" == shop.resolve(left)
+    assert "cancelled" == shop.state(left)
 
 
 def test_a_recipient_cancels_many_of_a_sender(world: World) -> None:
@@ -267,7 +267,7 @@ def test_a_recipient_cancels_many_of_a_sender(world: World) -> None:
     world.settle()
 
     assert ([keyed], jobs) == (by_key.cancelled, by_type.cancelled)
-    assert {"cancelled"} == {shop.resolve(each) for each in (*jobs, keyed)}
+    assert {"cancelled"} == {shop.state(each) for each in (*jobs, keyed)}
     assert 6 == billing.file.stats()["inbox_cancelled"]
 
 
@@ -300,7 +300,7 @@ def test_a_message_between_two_calls_of_its_handler_is_cancelled(world: World) -
     assert [1] == resting
     assert cancelled
     assert [1, 2] == calls
-    assert ["cancelled", "acked"] == [shop.resolve(first), shop.resolve(second)]
+    assert ["cancelled", "acked"] == [shop.state(first), shop.state(second)]
 
 
 def test_a_message_whose_handler_waits_is_cancelled(world: World) -> None:
@@ -329,7 +329,7 @@ def test_a_message_whose_handler_waits_is_cancelled(world: World) -> None:
 
     assert all(cancelled)
     assert [1, 2, 3] == sorted(calls)
-    assert ["cancelled"] * 3 == [shop.resolve(each) for each in waiting]
+    assert ["cancelled"] * 3 == [shop.state(each) for each in waiting]
 
 
 def test_the_requests_of_a_cancelled_handler_are_cancelled_too(world: World) -> None:
@@ -372,7 +372,7 @@ def test_the_requests_of_a_cancelled_handler_are_cancelled_too(world: World) -> 
     assert [("cancelled",)] == billing.query(
         "SELECT state FROM onceward_outbox WHERE recipient = 'shop'"
     )
-    assert "cancelled" == shop.resolve(job)
+    assert "cancelled" == shop.state(job)
 
 
 def test_what_a_cancelled_handler_asks_over_is_asked_once(world: World) -> None:
@@ -417,12 +417,12 @@ def test_a_handler_that_runs_sees_it_and_its_effects_roll_back(tmp_path: Path) -
         message, later = (bob.send("bob", Job(n=n)) for n in (1, 2))
         assert begun.wait(30)
         cancelled = second.cancel(message)
-        until(lambda: bob.resolve(later) == "acked")
+        until(lambda: bob.state(later) == "acked")
 
         assert cancelled
         assert [False, True] == seen
         assert [(2,)] == bob.query("SELECT n FROM effects")
-        assert "cancelled" == bob.resolve(message)
+        assert "cancelled" == bob.state(message)
 
 
 def test_a_coroutine_is_cancelled(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_a_coroutine_is_cancelled(tmp_path: Path) -> None:
         message, later = (bob.send("bob", Job(n=n)) for n in (1, 2))
         assert begun.wait(30)
         cancelled = bob.cancel(message)
-        until(lambda: bob.resolve(later) == "acked")
+        until(lambda: bob.state(later) == "acked")
 
         until(lambda: bool(ended))
         assert cancelled
@@ -487,7 +487,7 @@ def test_a_message_of_a_batch_is_cancelled_and_the_others_are_handled(tmp_path: 
         assert begun.wait(30)
         cancelled = bob.cancel(messages[1])
         go_on.set()
-        until(lambda: bob.resolve(messages[0]) == bob.resolve(messages[2]) == "acked")
+        until(lambda: bob.state(messages[0]) == bob.state(messages[2]) == "acked")
 
         assert cancelled
         assert [1, 2, 3] == calls[0]
@@ -512,11 +512,11 @@ def test_a_message_of_a_run_is_cancelled_and_the_run_ends(tmp_path: Path) -> Non
         assert begun.wait(30)
         second = bob.session("chat").send("bob", {"n": 2})
         cancelled = bob.cancel(first)
-        until(lambda: bob.resolve(second) == "acked")
+        until(lambda: bob.state(second) == "acked")
 
         assert cancelled
         assert [[1], [2]] == runs
-        assert "cancelled" == bob.resolve(first)
+        assert "cancelled" == bob.state(first)
 
 
 def test_a_handler_does_not_cancel_its_own_message(world: World) -> None:

@@ -69,7 +69,7 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
         clock.advance(2.0)
         ada.run_until_idle()
 
-        assert "sent" == ada.resolve(mail)
+        assert "sent" == ada.state(mail)
 
 
 def test_whoever_dies_ahead_of_time_leaves_no_lease_a_day_away(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_message_on_its_way_ends_at_its_recipient(world: World) -> None:
     world.settle()
 
     assert ["late"] == [dead.body for dead in b.dead_letters.list(reason="channel_closed")]
-    assert ([], "dead") == (taken(a), b.resolve(sent.copies[0][1]))
+    assert ([], "dead") == (taken(a), b.state(sent.copies[0][1]))
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["closed", "removed"])
@@ -117,7 +117,7 @@ def test_unread_messages_end(world: World, by: str, removed: bool) -> None:
     world.settle()
 
     assert [("inbox", *GONE[1:])] * 3 == ended(a)
-    assert ["failed"] * 3 == [b.resolve(each) for each in sent]
+    assert ["failed"] * 3 == [b.state(each) for each in sent]
     assert ["completed"] == [
         row[0] for row in b.query("SELECT status FROM onceward_acknowledgments")
     ]

@@ -67,7 +67,7 @@ def test_a_changed_frame_is_not_handled(world: World) -> None:
 
     assert ["corrupt"] == letters(billing)
     assert [("second",)] == billing._db.read("SELECT text FROM noted")
-    assert "failed" == shop.resolve(first)
+    assert "failed" == shop.state(first)
     assert 1 == len(billing.dead_letters.discard_all(reason="corrupt"))
 
 

@@ -52,12 +52,12 @@ def test_a_replayed_incoming_letter_is_handled(world: World) -> None:
     shop, billing = opened(world, refuse)
     message = shop.send("billing", Job(n=1))
     world.settle()
-    before = shop.resolve(message)
+    before = shop.state(message)
     refuse.clear()
     billing.dead_letters.replay(message)
     world.settle()
 
-    assert ("failed", "acked") == (before, shop.resolve(message))
+    assert ("failed", "acked") == (before, shop.state(message))
     assert ([1], []) == (effects(billing), billing.dead_letters.list())
 
 
@@ -74,7 +74,7 @@ def test_a_replay_that_fails_again_is_buried_again(world: World) -> None:
     assert (
         3 == billing._db.read("SELECT value FROM _onceward_counters WHERE name = 'replayed'")[0][0]
     )
-    assert "failed" == shop.resolve(message)
+    assert "failed" == shop.state(message)
 
 
 def test_a_copy_of_a_buried_frame_is_not_taken_in_again(world: World) -> None:
@@ -105,7 +105,7 @@ def test_a_replayed_outgoing_letter_that_had_arrived_ends_acked(world: World) ->
     world.wait(100)
 
     assert [1] == effects(billing)
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_a_letter_sent_as_new_has_another_id_and_the_same_content(world: World) -> None:
@@ -202,7 +202,7 @@ def test_letters_to_oneself_are_told_apart(world: World) -> None:
     world.settle()
 
     assert [1] == effects(billing)
-    assert "acked" == billing.resolve(message)
+    assert "acked" == billing.state(message)
 
 
 def test_an_expired_letter_that_never_left_is_sent_as_new_only(world: World) -> None:
@@ -218,7 +218,7 @@ def test_an_expired_letter_that_never_left_is_sent_as_new_only(world: World) -> 
     with pytest.raises(InvalidArgument, match="as_new=True"):
         shop.dead_letters.replay(message)
     assert [message] == [letter.id for letter in shop.dead_letters.list()]
-    assert "pending" == shop.resolve(shop.dead_letters.replay(message, as_new=True))
+    assert "pending" == shop.state(shop.dead_letters.replay(message, as_new=True))
 
 
 def test_an_expired_letter_that_the_peer_refused_is_sent_as_new_only(world: World) -> None:

@@ -52,13 +52,13 @@ def test_a_message_has_its_failures(tmp_path: Path) -> None:
     with Postbox(path, agent=agent, start=False, testing=controls, handler_retries=1) as box:
         sent = box.send("crm", {}, type="order")
         box.run_until_idle()
-        tried = box.message(sent)
+        tried = box.journey(sent)
         clock.advance(3600)
         box.run_until_idle()
-        dead = box.message(sent)
+        dead = box.journey(sent)
         [letter] = box.dead_letters.list()
         box.dead_letters.replay(sent)
-        replayed = box.message(sent)
+        replayed = box.journey(sent)
 
     assert tried is not None
     assert dead is not None

@@ -72,7 +72,7 @@ def test_a_sender_restored_to_a_waiting_message_does_not_repeat_it(world: World)
     world.settle()
 
     assert [1, 2, 3] == effects(world)
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_both_clones_of_a_sender_go_on(world: World) -> None:
@@ -118,7 +118,7 @@ def test_a_restored_receiver_gets_back_what_the_sender_still_has(world: World) -
     world.settle()
 
     assert [1, 2, 3, 4] == effects(world)
-    assert ["acked", "acked"] == [shop.resolve(message) for message in lost]
+    assert ["acked", "acked"] == [shop.state(message) for message in lost]
     assert 1 == len(heard)
 
 
@@ -173,7 +173,7 @@ def test_a_restored_receiver_is_noticed_by_a_new_epoch(world: World) -> None:
     shop.send("billing", Job(n=4))
     world.wait(120)
 
-    assert ("dead", "acked") == (shop.resolve(given_up), shop.resolve(lost))
+    assert ("dead", "acked") == (shop.state(given_up), shop.state(lost))
     assert [1, 2, 4] == effects(world)
     assert (1, 1) == (len(heard), billing.file.stats()["forks"])
 
@@ -201,7 +201,7 @@ def test_an_outcome_told_beside_the_stream_is_relied_on(world: World) -> None:
     world.wire.of, world.wire.script = "shop", ["lost"]
     shop.run_until_idle()
     billing.run_until_idle()
-    before = (shop.resolve(told), shop.resolve(expiring))
+    before = (shop.state(told), shop.state(expiring))
     world.clock.forward(11)
     world.shut()
     world.restore("billing")
@@ -210,7 +210,7 @@ def test_an_outcome_told_beside_the_stream_is_relied_on(world: World) -> None:
     world.wait(120)
 
     assert ("acked", "sending") == before
-    assert ("acked", "dead") == (shop.resolve(told), shop.resolve(expiring))
+    assert ("acked", "dead") == (shop.state(told), shop.state(expiring))
     assert [1, 2, 4] == effects(world)
 
 
@@ -351,7 +351,7 @@ def test_a_stale_question_becomes_a_dead_letter_that_can_be_sent_as_new(world: W
 
     assert ["stale", "stale"] == stale
     assert new != message
-    assert "acked" == shop.resolve(new)
+    assert "acked" == shop.state(new)
     assert [1, 1] == effects(world)
 
 
@@ -369,7 +369,7 @@ def test_the_horizon_of_one_sender_is_not_anothers(world: World) -> None:
     world.settle()
 
     assert [] == late.dead_letters.list()
-    assert "acked" == late.resolve(waiting)
+    assert "acked" == late.state(waiting)
     assert [2, 1] == effects(world)
 
 
@@ -390,7 +390,7 @@ def test_an_id_of_the_users_does_not_move_the_horizon(world: World) -> None:
     world.settle()
 
     assert [] == other.dead_letters.list()
-    assert "acked" == other.resolve(message)
+    assert "acked" == other.state(message)
     assert [1, 2] == effects(world)
 
 
@@ -405,7 +405,7 @@ def test_a_new_message_with_an_id_of_the_users_is_new(world: World) -> None:
     world.settle()
 
     assert [] == shop.dead_letters.list()
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_an_acked_message_does_not_die_by_a_fork(world: World) -> None:
@@ -424,7 +424,7 @@ def test_an_acked_message_does_not_die_by_a_fork(world: World) -> None:
     world.settle()
 
     assert [] == shop.dead_letters.list()
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 @pytest.mark.broken("a stream is made up")
@@ -471,7 +471,7 @@ def test_a_given_up_parcel_does_not_fork_its_stream(world: World) -> None:
     shop.send("billing", Job(n=2))
     world.wait(2)
 
-    assert "dead" == shop.resolve(given_up)
+    assert "dead" == shop.state(given_up)
     assert [1, 2] == effects(world)
     assert 0 == billing.file.stats()["forks"]
 
@@ -487,7 +487,7 @@ def test_an_expired_parcel_does_not_block_its_stream(world: World) -> None:
     shop.send("billing", Job(n=3))
     world.settle()
 
-    assert "dead" == shop.resolve(expiring)
+    assert "dead" == shop.state(expiring)
     assert [2, 3] == effects(world)
     assert 0 == billing.file.stats()["forks"]
 

@@ -21,12 +21,12 @@ PATIENCE = 30.0
 
 WAITS: dict[str, Callable[[Any, str], Any]] = {
     "receive": lambda box, _: box.receive(timeout=SOON),
-    "messages": lambda box, _: box.messages(timeout=SOON),
+    "messages": lambda box, _: box.receive_each(timeout=SOON),
     "ask": lambda box, _: box.ask("far", 1, reply=int, timeout=SOON),
     "result": lambda box, sent: box.result(sent, reply=int, timeout=SOON),
     "flush": lambda box, _: box.flush(timeout=SOON),
     "cancel": lambda box, sent: box.cancel(sent, timeout=SOON),
-    "stream": lambda box, sent: box.stream(sent, timeout=SOON),
+    "stream": lambda box, sent: box.follow(sent, timeout=SOON),
     "run_until_idle": lambda box, _: box.run_until_idle(),
     "stop": lambda box, _: box.stop(timeout=SOON),
     "close": lambda box, _: box.close(timeout=SOON),
@@ -106,7 +106,7 @@ def test_channels_and_mailboxes_end_their_waits_while_time_is_frozen(tmp_path: P
         with freeze_time("2026-01-01"):
             found = [
                 ended(lambda: room.receive(timeout=SOON)),
-                ended(lambda: list(room.messages(timeout=SOON))),
+                ended(lambda: list(room.receive_each(timeout=SOON))),
                 ended(lambda: bin_.receive("group", timeout=SOON)),
                 ended(lambda: bin_.cursor("reader", timeout=SOON)),
             ]

@@ -50,7 +50,7 @@ def test_a_message_of_a_given_up_parcel_cannot_be_cancelled(world: World) -> Non
     world.wire.always = "ok"
     world.wait(120)
 
-    assert ("asked", "acked") == (asked.outcome, shop.resolve(second))
+    assert ("asked", "acked") == (asked.outcome, shop.state(second))
     assert "too_late" == shop.cancel(second).outcome
     assert [1, 2, 3, 4] == effects(world)
     assert 0 == billing.file.stats()["forks"]
@@ -65,7 +65,7 @@ def test_a_message_of_a_given_up_parcel_is_not_dropped(world: World) -> None:
         shop.send("billing", Job(n=5))
     world.wire.always = "ok"
     world.wait(120)
-    assert ("acked", []) == (shop.resolve(second), shop.limits.drops())
+    assert ("acked", []) == (shop.state(second), shop.limits.drops())
 
 
 def test_what_waits_behind_a_given_up_parcel_can_be_cancelled(world: World) -> None:
@@ -84,7 +84,7 @@ def test_a_dead_letter_that_may_have_arrived_is_replayed_as_one(world: World) ->
     world.wire.always = "ok"
     world.wait(120)
 
-    assert ("acked", []) == (shop.resolve(dead.id), shop.dead_letters.list())
+    assert ("acked", []) == (shop.state(dead.id), shop.dead_letters.list())
     assert [1, 2, 3, 4] == effects(world)
 
 
@@ -145,7 +145,7 @@ def test_a_long_delay_outlives_a_given_up_parcel(world: World) -> None:
     give_up(world)
     world.wait(2 * DAY)
 
-    assert ([], "acked") == (stale(shop), shop.resolve(later))
+    assert ([], "acked") == (stale(shop), shop.state(later))
     assert 1 in effects(world)
 
 
@@ -165,7 +165,7 @@ def test_the_first_parcel_after_a_long_delay_may_begin_an_epoch(world: World) ->
     give_up(world)
     world.wait(2 * DAY)
 
-    assert ([], "acked") == (stale(shop), shop.resolve(later))
+    assert ([], "acked") == (stale(shop), shop.state(later))
 
 
 def test_a_message_held_by_a_paused_channel_outlives_the_retention(world: World) -> None:
@@ -200,7 +200,7 @@ def test_a_message_held_by_a_limit_outlives_the_retention(world: World) -> None:
     give_up(world)
     world.wait(2 * DAY)
 
-    assert ([], "acked") == (stale(shop), shop.resolve(held))
+    assert ([], "acked") == (stale(shop), shop.state(held))
 
 
 def test_an_id_from_a_fast_clock_makes_no_other_stale(world: World) -> None:
@@ -224,7 +224,7 @@ def test_an_id_from_a_fast_clock_makes_no_other_stale(world: World) -> None:
     [(horizon,)] = billing._db.read("SELECT horizon_id FROM _onceward_sender_streams")
 
     assert horizon < ahead
-    assert ([], "acked") == (stale(shop), shop.resolve(waiting))
+    assert ([], "acked") == (stale(shop), shop.state(waiting))
 
 
 def uuid7_of(world: World, *, age: float, number: int = 1) -> str:
@@ -242,7 +242,7 @@ def test_an_old_id_of_the_callers_own_is_new(world: World) -> None:
     mine = shop.send("billing", Job(n=2), message_id=uuid7_of(world, age=10.5 * DAY))
     world.settle()
 
-    assert ([], "acked") == (stale(shop), shop.resolve(mine))
+    assert ([], "acked") == (stale(shop), shop.state(mine))
     assert [0, 1, 2] == effects(world)
 
 

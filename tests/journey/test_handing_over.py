@@ -178,7 +178,7 @@ def test_a_delivery_that_no_thread_can_take_is_made_later(
     monkeypatch.setattr(Thread, "start", start)
     shop.send("peer", 2)
 
-    assert (0, "acked") == (shop.flush(SOON), shop.resolve(first))
+    assert (0, "acked") == (shop.flush(SOON), shop.state(first))
     assert [1, 2] == taken.bodies
 
 
@@ -197,7 +197,7 @@ def test_a_failed_commit_leaves_no_peer_reserved(
     monkeypatch.setattr(StoreTransaction, "commit", commit_badly)
     message = shop.send("peer", 1)
 
-    assert (0, "acked", [1]) == (shop.flush(SOON), shop.resolve(message), taken.bodies)
+    assert (0, "acked", [1]) == (shop.flush(SOON), shop.state(message), taken.bodies)
 
 
 def test_an_interrupt_anywhere_leaves_no_peer_reserved(shop: Postbox) -> None:

@@ -273,7 +273,7 @@ def test_a_limit_of_concurrency_holds_over_postboxes_of_a_file(tmp_path: Path) -
         other.run_until_idle()
         meanwhile = [*called]
         go_on.set()
-        until(lambda: {bob.resolve(each) for each in (*held, last)} == {"acked"})
+        until(lambda: {bob.state(each) for each in (*held, last)} == {"acked"})
 
     assert [] == meanwhile
 
@@ -291,7 +291,7 @@ def test_a_killed_process_gives_its_places_back(tmp_path: Path) -> None:
             until(lambda: -3 in called)
             before = [*called]
             child.stop(signal.SIGKILL)
-            until(lambda: bob.resolve(second) == "acked")
+            until(lambda: bob.state(second) == "acked")
 
     assert [-3] == before
     assert 2 in called

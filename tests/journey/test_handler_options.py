@@ -197,7 +197,7 @@ def test_a_like_message_is_dropped_while_the_first_waits_for_a_reply(world: Worl
         box.session(session).send("bob", Job(n=1))
     world.settle()
     early = box.query(TOLD)
-    [question] = oracle.messages(timeout=0)
+    [question] = oracle.receive_each(timeout=0)
     with question:
         question.reply("that")
     world.settle()

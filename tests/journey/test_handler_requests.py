@@ -381,19 +381,19 @@ def test_progress_is_told_while_the_handler_runs(world: World) -> None:
 
     alice, box = world.open("alice"), world.open(agent)
     ticket = alice.request("bob", Job(n=3))
-    seen.append(alice.progress(ticket))
+    seen.append(alice.progress_of(ticket))
     world.settle()
-    seen.append(alice.progress(ticket))
+    seen.append(alice.progress_of(ticket))
     world.wait(60)
     told = alice.result(ticket, reply=int)
-    late = alice.progress(ticket.id)
+    late = alice.progress_of(ticket.id)
 
     assert ([None, {"share": 0.5}], 3) == (seen, told)
     assert {"share": 1.0} == late
     assert None is alice.receive()
     assert [] == [*alice.file.check(box.file), *box.file.check(alice.file)]
     with pytest.raises(InvalidArgument, match="no request"):
-        alice.progress("nothing")
+        alice.progress_of("nothing")
 
 
 def test_a_stranger_tells_no_progress(world: World) -> None:
@@ -410,7 +410,7 @@ def test_a_stranger_tells_no_progress(world: World) -> None:
     mallory.send("mallory", "mine", reply_to="alice", message_id=ticket.id)
     world.settle()
 
-    assert None is alice.progress(ticket)
+    assert None is alice.progress_of(ticket)
     assert None is alice.receive()
 
 
@@ -593,7 +593,7 @@ def test_a_signal_in_a_task_group_is_what_the_handler_says(
     dead = [letter.reason for letter in box.dead_letters.list()]
 
     assert (["rejected"] if state == "failed" else []) == dead
-    assert state == box.resolve(message_id)
+    assert state == box.state(message_id)
 
 
 def test_an_archived_reply_stays_while_its_handler_waits(world: World) -> None:
@@ -777,7 +777,7 @@ def test_a_reply_after_a_failure_changes_no_later_call(world: World) -> None:
     oracle_box, box = world.open("oracle"), world.open(agent, hold_unknown=True)
     box.send("bob", Job(n=1))
     world.settle()
-    [question] = oracle_box.messages(timeout=0)
+    [question] = oracle_box.receive_each(timeout=0)
     question.ack()
     world.settle()
     oracle_box.send("bob", 10, in_reply_to=question.id)
@@ -867,7 +867,7 @@ def test_a_flood_of_progress_leaves_the_newest_only(world: World) -> None:
     world.wait(7200)
 
     assert ([], True) == (dead, waiting <= 3)
-    assert (49, 3) == (alice.progress(ticket), alice.result(ticket, reply=int))
+    assert (49, 3) == (alice.progress_of(ticket), alice.result(ticket, reply=int))
 
 
 def test_a_handler_waits_for_its_own_requests_only(world: World) -> None:

@@ -164,7 +164,7 @@ def test_what_a_handler_did_not_mean_to_raise_is_logged(
         world.wait(60)
 
     said = f"handler failed agent=billing session=default message_id={message} type=job attempt="
-    assert "failed" == shop.resolve(message)
+    assert "failed" == shop.state(message)
     assert [
         ("WARNING", f"{said}1 error='ValueError: a bug'", True),
         ("WARNING", f"{said}2 error='ValueError: a bug'", False),
@@ -340,7 +340,7 @@ def test_reject_and_drop_end_a_message(world: World) -> None:
     assert [("rejected", "never")] == [
         (letter.reason, letter.last_error) for letter in billing.dead_letters.list()
     ]
-    assert ("failed", "acked") == (shop.resolve(rejected), shop.resolve(dropped))
+    assert ("failed", "acked") == (shop.state(rejected), shop.state(dropped))
     assert (1, []) == (billing.file.stats()["dropped"], effects(billing))
 
 
@@ -430,7 +430,7 @@ def test_attempts_bound_a_handler(world: World) -> None:
         letter.last_error,
         letter.attempts,
     )
-    assert "failed" == shop.resolve(message)
+    assert "failed" == shop.state(message)
 
 
 def test_a_budget_that_is_lowered_does_not_hide_the_failure(world: World) -> None:

@@ -119,7 +119,7 @@ def test_a_push_that_hangs_is_given_up(tmp_path: Path, hanging: Hanging) -> None
         assert peer is not None
         assert "no answer within 0.05 s" in str(peer.last_error)
         assert (1, 1) == (peer.failures, calls)
-        assert (True, "acked", 2) == (again, shop.resolve(message), len(hanging.calls))
+        assert (True, "acked", 2) == (again, shop.state(message), len(hanging.calls))
 
 
 def test_closing_gives_a_hanging_peer_back(tmp_path: Path, hanging: Hanging) -> None:
@@ -198,7 +198,7 @@ def test_closing_pushes_the_outcomes_that_are_owed(tmp_path: Path) -> None:
         assert handled.wait(LIMIT)
         billing.close()
 
-        assert "acked" == shop.resolve(message)
+        assert "acked" == shop.state(message)
 
 
 def test_a_second_close_waits_for_nothing(tmp_path: Path, hanging: Hanging) -> None:

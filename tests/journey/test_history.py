@@ -478,7 +478,7 @@ def test_what_is_forgotten_is_not_found(world: World) -> None:
     shop.peers.add("one", "wire:one")
     shop.send("one", "old words")
     world.settle()
-    for message in one.messages(timeout=0):
+    for message in one.receive_each(timeout=0):
         message.ack()
     world.settle()
     assert 1 == shop.search("words").total_count

@@ -100,8 +100,8 @@ def test_a_message_from_outside_has_no_hops(world: World) -> None:
     world.settle()
     hops = [past.frame.hops for past in reversed(billing.history().messages)]
 
-    assert ([0, 3], "dead") == (hops, shop.resolve(too_far))
-    assert {"sent"} == {shop.resolve(begins), shop.resolve(goes_on)}
+    assert ([0, 3], "dead") == (hops, shop.state(too_far))
+    assert {"sent"} == {shop.state(begins), shop.state(goes_on)}
 
 
 @pytest.mark.parametrize("hops", [-1, "3", True, 2**31])

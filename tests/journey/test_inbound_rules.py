@@ -97,7 +97,7 @@ def test_an_agent_of_the_home_may_name_everything(tmp_path: Path, far: Postbox) 
         far.peers.allow("near", types=["order"])
         two = near.send("far", 1, type="_system.odd")
         near.run_until_idle()
-        states = near.resolve(one), near.resolve(two)
+        states = near.state(one), near.state(two)
         [letter] = near.dead_letters.list()
 
     assert ("sent", "dead") == states
@@ -141,7 +141,7 @@ def test_receipts_need_no_rule(far: Postbox, door: Doorway) -> None:
     sent = far.send("near", 1)
     door.accept(parcel(1, receipts=[Receipt(sent, "processed")]))
 
-    assert "acked" == far.resolve(sent)
+    assert "acked" == far.state(sent)
 
 
 def test_a_rule_is_kept_and_seen(tmp_path: Path, far: Postbox) -> None:

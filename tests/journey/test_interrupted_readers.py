@@ -42,10 +42,10 @@ class Places(NamedTuple):
 Read = Callable[[Places], Message[Any] | None]
 READS: dict[str, Read] = {
     "receive": lambda at: at.box.receive(),
-    "receive by id": lambda at: at.box.receive(message_id=newest(at.box)),
-    "messages": lambda at: next(at.box.messages(timeout=0), None),
+    "receive by id": lambda at: at.box.receive_one(newest(at.box)),
+    "messages": lambda at: next(at.box.receive_each(timeout=0), None),
     "a channel": lambda at: at.room.receive(),
-    "each of a channel": lambda at: next(at.room.messages(timeout=0), None),
+    "each of a channel": lambda at: next(at.room.receive_each(timeout=0), None),
     "a mailbox": lambda at: at.bin.receive("group"),
     "many of a mailbox": lambda at: next(iter(at.bin.lease("group")), None),
 }

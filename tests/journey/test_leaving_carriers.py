@@ -199,7 +199,7 @@ def test_a_handled_message_wakes_no_dispatcher(
 
         def handled() -> None:
             message = shop.send("billing", 1)
-            until(lambda: shop.resolve(message) == "acked")
+            until(lambda: shop.state(message) == "acked")
             until_quiet(shop)
 
         for _ in range(5):

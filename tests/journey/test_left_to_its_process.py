@@ -111,13 +111,13 @@ def test_a_delivery_makes_way_and_the_agent_itself_fetches(pair: tuple[Postbox, 
     with closing(sqlite3.connect(path)):
         sent = tasks.send("web", 1, type="hello")
         tasks.run_until_idle()
-        before = tasks.resolve(sent)
+        before = tasks.state(sent)
 
     with Postbox(path, agent="web", start=False) as web:
         web.run_until_idle()
         there = web.query("SELECT id FROM onceward_inbox ORDER BY seq")
 
-    assert ("pending", (sent,), "sent") == (before, there[-1], tasks.resolve(sent))
+    assert ("pending", (sent,), "sent") == (before, there[-1], tasks.state(sent))
 
 
 def test_sqlite3_waits_for_a_delivery_to_its_file(pair: tuple[Postbox, Path]) -> None:
@@ -168,7 +168,7 @@ def test_a_delivery_that_hangs_is_not_overtaken(
     sent = tasks.send("web", 1, type="hello")
     tasks.run_until_idle()
 
-    assert "sent" == tasks.resolve(sent)
+    assert "sent" == tasks.state(sent)
 
 
 def test_a_postbox_is_not_closed_for_sqlite3(pair: tuple[Postbox, Path]) -> None:
@@ -181,7 +181,7 @@ def test_a_postbox_is_not_closed_for_sqlite3(pair: tuple[Postbox, Path]) -> None
         tasks.run_until_idle()
 
         there = web.query("SELECT id FROM onceward_inbox ORDER BY seq")
-    assert ((sent,), "sent") == (there[-1], tasks.resolve(sent))
+    assert ((sent,), "sent") == (there[-1], tasks.state(sent))
 
 
 def test_why_says_who_must_fetch(pair: tuple[Postbox, Path]) -> None:

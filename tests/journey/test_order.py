@@ -139,7 +139,7 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
     world.wire.on_push = overtake
     shop.run_until_idle()
     world.settle()
-    outcome = shop.resolve(message), shop._db.read("SELECT generation, number FROM _onceward_peers")
+    outcome = shop.state(message), shop._db.read("SELECT generation, number FROM _onceward_peers")
     rival.close()
 
     assert [1, 2] == effects(billing)

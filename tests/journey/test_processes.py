@@ -220,7 +220,7 @@ def test_a_slow_handler_holds_no_lock(home: Path) -> None:
         ):
             tx.execute("CREATE TABLE mine (n)")
         child.tell("go on")
-        until(lambda: shop.resolve(message) == "acked")
+        until(lambda: shop.state(message) == "acked")
 
     assert [1] == [n for _, _, n in effects(home)]
 
@@ -239,7 +239,7 @@ def test_a_handler_beyond_its_runtime_is_overtaken(home: Path) -> None:
         assert "inside 1" == slow.hear()
         quick = stack.enter_context(running("work", home, "billing"))
         assert "ready" == quick.hear()
-        until(lambda: shop.resolve(message) == "acked")
+        until(lambda: shop.state(message) == "acked")
         slow.tell("go on")
         shop.send("billing", Job(n=2))
         until(lambda: shop.file.stats()["acked"] == 2)
@@ -260,7 +260,7 @@ def test_a_handler_within_its_runtime_is_not_overtaken(home: Path) -> None:
         [(token, due)] = shop_lane = _lane(home)
         until(lambda: _lane(home)[0][1] > due + 4000)
         slow.tell("go on")
-        until(lambda: shop.resolve(message) == "acked")
+        until(lambda: shop.state(message) == "acked")
 
     assert 1 == len(shop_lane)
     assert token == _lane(home)[0][0]

@@ -61,7 +61,7 @@ def test_a_block_that_ends_well_acks(world: World) -> None:
         pass
     world.settle()
 
-    assert "acked" == shop.resolve(message.id)
+    assert "acked" == shop.state(message.id)
     assert reader.receive() is None
 
 
@@ -284,7 +284,7 @@ def test_replying_by_hand_joins_the_transaction(world: World) -> None:
     world.settle()
 
     assert "done" == shop.result(ticket, reply=Note).text
-    assert "acked" == shop.resolve(ticket.id)
+    assert "acked" == shop.state(ticket.id)
 
 
 def test_a_reader_that_dies_gives_its_message_back(world: World) -> None:
@@ -306,7 +306,7 @@ def test_messages_ends_where_nothing_comes(world: World) -> None:
     """Iterating with a timeout of nothing yields what is there."""
     _, reader = delivered(world, 1, 2, 3)
     seen = []
-    for message in reader.messages(Job, timeout=0):
+    for message in reader.receive_each(Job, timeout=0):
         with message:
             seen.append(message.body.n)
 
@@ -318,9 +318,9 @@ def test_a_message_is_received_by_its_id(world: World) -> None:
     shop, reader = world.open("shop"), world.open("reader")
     first, second, third = (shop.send("reader", Job(n=n)) for n in (1, 2, 3))
     shop.run_until_idle()
-    message = reader.receive(Job, message_id=second)
+    message = reader.receive_one(second, Job)
     assert message is not None
-    twice = reader.receive(Job, message_id=second)
+    twice = reader.receive_one(second, Job)
     message.ack()
     rest = [reader.receive(Job) for _ in range(1)]
     for each in rest:
@@ -329,6 +329,6 @@ def test_a_message_is_received_by_its_id(world: World) -> None:
 
     assert 2 == message.body.n
     assert twice is None
-    assert reader.receive(message_id=second) is None
+    assert reader.receive_one(second) is None
     assert [first] == [each.id for each in rest if each is not None]
     assert third == reader.query("SELECT id FROM onceward_inbox WHERE state = 'pending'")[0][0]

@@ -169,7 +169,7 @@ def test_closing_the_breaker_by_hand_tries_at_once(world: World) -> None:
     shop.peers.reset("billing")
     world.settle()
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_nobody_there_costs_no_budget(world: World) -> None:
@@ -180,7 +180,7 @@ def test_nobody_there_costs_no_budget(world: World) -> None:
     for _ in range(25):
         world.wait(61)
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_nobody_there_may_cost_budget(world: World) -> None:
@@ -217,7 +217,7 @@ def test_a_bug_of_a_transport_is_booked_on_no_message(world: World) -> None:
         world.wait(61)
     [peer] = shop.peers.list()
     [(attempts,)] = shop.query("SELECT attempts FROM onceward_outbox")
-    state = shop.resolve(sent)
+    state = shop.state(sent)
     world.wire.on_push = lambda _: None
     world.wait(61)
 
@@ -264,7 +264,7 @@ def test_a_refused_parcel_is_dead_and_the_next_goes_on(world: World) -> None:
     second = shop.send("billing", Job(n=2))
     world.settle()
 
-    assert ("dead", "acked") == (shop.resolve(first), shop.resolve(second))
+    assert ("dead", "acked") == (shop.state(first), shop.state(second))
     assert 0 == billing.file.stats()["forks"]
 
 
@@ -357,10 +357,10 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
         limit = time.monotonic() + 60
         for n in range(20):
             sent = shop.send("billing", Job(n=n))
-            while shop.resolve(sent) != "acked" and time.monotonic() < limit:
+            while shop.state(sent) != "acked" and time.monotonic() < limit:
                 time.sleep(0.001)
 
-        assert (["damaged"], "acked") == (tried, shop.resolve(sent))
+        assert (["damaged"], "acked") == (tried, shop.state(sent))
 
 
 def test_a_backlog_that_expires_is_buried_without_a_rest(
@@ -390,7 +390,7 @@ def test_a_backlog_that_expires_is_buried_without_a_rest(
             time.sleep(0.01)
         with shop.begin() as tx:
             ids = [tx.send("nobody", k, ttl=0.2) for k in range(35)]
-        while (states := {shop.resolve(each) for each in ids}) != {
+        while (states := {shop.state(each) for each in ids}) != {
             "dead"
         } and time.monotonic() < limit:
             time.sleep(0.01)
@@ -422,7 +422,7 @@ def test_what_becomes_due_while_others_are_buried_is_not_slept_over(
     world.clock.forward(2)
     looks = [shop._dispatcher._dispatch_due() for _ in range(3)]
 
-    assert (0.0, ["dead", "dead"]) == (looks[0], [shop.resolve(each) for each in ids])
+    assert (0.0, ["dead", "dead"]) == (looks[0], [shop.state(each) for each in ids])
     assert 0.0 not in looks[2:]  # and it comes to rest
     world.wait(61)
 
@@ -473,7 +473,7 @@ def test_a_failing_peer_delays_no_other(world: World) -> None:
     world.wire.always = "down"
     world.settle()
 
-    assert "acked" == shop.resolve(other)
+    assert "acked" == shop.state(other)
 
 
 def test_stopping_does_not_wait_for_a_hanging_push(world: World) -> None:
@@ -494,7 +494,7 @@ def test_stopping_does_not_wait_for_a_hanging_push(world: World) -> None:
     assert hung.wait(60)
     box.stop(timeout=0.05)
     early = hang.is_set()
-    state = box.resolve(message)
+    state = box.state(message)
     stopped.set()
     assert hang.wait(60)
     box.close()
@@ -527,8 +527,8 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
     box.stop(timeout=60)
 
     assert ("acked", "pending") == (
-        box.resolve(first),
-        box.resolve(second).replace("sending", "pending"),
+        box.state(first),
+        box.state(second).replace("sending", "pending"),
     )
     box.close()
 
@@ -624,7 +624,7 @@ def test_a_function_that_raises_unreachable_costs_nothing(world: World) -> None:
     for _ in range(6):
         world.wait(61)
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_a_file_that_is_not_there_yet_gets_its_mail_later(world: World) -> None:
@@ -635,7 +635,7 @@ def test_a_file_that_is_not_there_yet_gets_its_mail_later(world: World) -> None:
     world.open(quiet())
     world.wait(61)
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 @pytest.mark.parametrize("word", ["down", "error", "busy", "lost"])
@@ -671,4 +671,4 @@ def test_a_file_that_moved_is_reached_at_its_new_address(tmp_path: Path) -> None
         shop.peers.add("billing", f"file:{there}")
         shop.run_until_idle()
 
-        assert "sent" == shop.resolve(message)
+        assert "sent" == shop.state(message)

@@ -67,7 +67,7 @@ def test_a_request_is_committed_with_its_transaction(world: World) -> None:
         ticket = tx.request("oracle", Ask(n=2))
     world.settle()
 
-    assert ("absent", Answer(n=3)) == (shop.resolve(lost.id), shop.result(ticket, reply=Answer))
+    assert ("absent", Answer(n=3)) == (shop.state(lost.id), shop.result(ticket, reply=Answer))
 
 
 def test_no_reply_yet_is_a_timeout(world: World) -> None:
@@ -149,7 +149,7 @@ def test_nobody_else_can_answer(world: World) -> None:
 
     assert 1 == early
     assert Answer(n=2) == shop.result(ticket, reply=Answer)
-    for message in shop.messages(timeout=0):
+    for message in shop.receive_each(timeout=0):
         message.ack()
 
 
@@ -254,7 +254,7 @@ def test_a_request_that_ends_without_a_reply_fails_at_once(
         caught.value.reason,
     )
     assert 0 == shop.file.stats()["tickets_open"]
-    assert "acked" == shop.resolve(ticket.id)
+    assert "acked" == shop.state(ticket.id)
 
 
 def test_the_end_of_a_request_is_told_again(world: World) -> None:
@@ -277,7 +277,7 @@ def test_a_request_that_is_read_by_hand_fails_at_its_ack(world: World) -> None:
     shop, oracle = world.open("shop"), world.open("oracle")
     tickets = [shop.request("oracle", Ask(n=n)) for n in range(2)]
     world.settle()
-    for message in oracle.messages(Ask, timeout=0):
+    for message in oracle.receive_each(Ask, timeout=0):
         with message:
             if message.body.n:
                 message.reply(Answer(n=2))

@@ -42,7 +42,7 @@ def test_a_value_returned_to_a_plain_send_is_no_message(world: World, kind: str)
     sent = box.send("jobs", "sent", type=kind)
     world.settle()
 
-    assert "acked" == box.resolve(sent)
+    assert "acked" == box.state(sent)
     assert [(1,)] == box.query("SELECT count(*) FROM onceward_outbox")
     assert ([], []) == (box.dead_letters.list(), box.query(KEPT))
 
@@ -71,7 +71,7 @@ def test_a_result_is_kept_where_its_handler_says_so(world: World, kind: str, val
     assert value == box.result(sent, reply=wanted) == box.result(sent, reply=wanted)
     [box] = world.reopen("jobs")
     assert value == box.result(sent, reply=wanted)
-    assert ("acked", []) == (box.resolve(sent), box.dead_letters.list())
+    assert ("acked", []) == (box.state(sent), box.dead_letters.list())
 
 
 def test_the_file_of_the_recipient_has_the_results_of_all_senders(world: World) -> None:
@@ -184,7 +184,7 @@ def test_a_run_answers_requests_only(world: World) -> None:
     world.wait(1)
 
     assert "2 messages" == talk.result(asked, reply=str)
-    assert "acked" == box.resolve(told)
+    assert "acked" == box.state(told)
     assert ([], "2 messages") == (box.dead_letters.list(), box.sessions.runs()[0].result)
     assert [(3,)] == box.query("SELECT count(*) FROM onceward_outbox")
 
@@ -203,7 +203,7 @@ def test_an_explicit_reply_is_a_message(world: World) -> None:
     shop.send("jobs", "b", type="job", reply_to="shop")
     world.settle()
     got = []
-    for message in shop.messages(timeout=0):
+    for message in shop.receive_each(timeout=0):
         with message:
             got.append(message.body)
 

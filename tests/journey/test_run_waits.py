@@ -300,18 +300,18 @@ def test_results_of_many_tickets_come_in_their_order(world: World) -> None:
     failed = box.request("oracle", Question(n=-1))
     world.settle()
 
-    assert [20, 10] == box.result_many(tickets, reply=int)
-    assert [] == box.result_many([], reply=int)
+    assert [20, 10] == box.gather(tickets, reply=int)
+    assert [] == box.gather([], reply=int)
     with pytest.raises(AnswerTimeout) as late:
-        box.result_many([*tickets, away, failed], reply=int)
+        box.gather([*tickets, away, failed], reply=int)
     assert away.id == late.value.message_id
     with pytest.raises(RequestFailed) as wrong:
-        box.result_many([tickets[0], failed.id], reply=int)
+        box.gather([tickets[0], failed.id], reply=int)
     assert failed.id == wrong.value.message_id
 
 
 def test_an_async_run_asks_gathers_and_waits(tmp_path: Path) -> None:
-    """Its verbs are those of ``Run``, awaited; so is ``result_many``."""
+    """Its verbs are those of ``Run``, awaited; so is ``gather``."""
     asyncio.run(_ask_gather_and_wait(tmp_path))
 
 
@@ -338,7 +338,7 @@ async def _ask_gather_and_wait(tmp_path: Path) -> None:
         tickets = [await session.request("bob", Job(n=n)) for n in (1, 2)]
         for by in ("ada", "bea"):
             await session.send("bob", Approved(by=by))
-        found = await session.result_many(tickets, reply=int, timeout=30)
+        found = await session.gather(tickets, reply=int, timeout=30)
 
     assert [120, 120] == found
     assert [(10, [100, 20], "ada"), (10, [100, 20], "bea")] == seen

@@ -28,12 +28,12 @@ def test_a_message_is_pending_then_sent_then_acked(world: World) -> None:
     """The sender's file tells each station: promised, stored by the peer, processed by the peer."""
     shop, billing = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
-    seen = [shop.resolve(message)]
+    seen = [shop.state(message)]
 
     shop.run_until_idle()
-    seen.append(shop.resolve(message))
+    seen.append(shop.state(message))
     billing.run_until_idle()
-    seen.append(shop.resolve(message))
+    seen.append(shop.state(message))
 
     assert ["pending", "sent", "acked"] == seen
     assert [1] == effects(world)
@@ -46,9 +46,9 @@ def test_a_message_in_a_parcel_is_sending(world: World) -> None:
     world.wire.script = ["down"]
     shop.run_until_idle()
 
-    assert "sending" == shop.resolve(message)
+    assert "sending" == shop.state(message)
     shop, _ = world.reopen("shop", "billing")
-    assert "sending" == shop.resolve(message)
+    assert "sending" == shop.state(message)
 
 
 def test_an_option_that_no_send_has_is_named(world: World) -> None:
@@ -78,7 +78,7 @@ def test_a_rolled_back_send_never_leaves(world: World) -> None:
     world.settle()
 
     assert [1] == effects(world)
-    assert "acked" == shop.resolve(kept)
+    assert "acked" == shop.state(kept)
 
 
 def test_an_early_receipt_counts(world: World) -> None:
@@ -94,7 +94,7 @@ def test_an_early_receipt_counts(world: World) -> None:
     world.wire.on_push = early
     shop.run_until_idle()
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
     assert [1] == effects(world)
 
 
@@ -105,10 +105,10 @@ def test_a_late_answer_does_not_downgrade(world: World) -> None:
     world.wire.script = ["lost"]
     shop.run_until_idle()
     billing.run_until_idle()
-    before = shop.resolve(message)
+    before = shop.state(message)
     world.wait(2)
 
-    assert ("acked", "acked") == (before, shop.resolve(message))
+    assert ("acked", "acked") == (before, shop.state(message))
     assert [1] == effects(world)
 
 
@@ -147,7 +147,7 @@ def test_a_receipt_of_somebody_else_counts_nothing(world: World) -> None:
         )
     )
 
-    assert "sent" == shop.resolve(message)
+    assert "sent" == shop.state(message)
 
 
 def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
@@ -162,11 +162,11 @@ def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
     world.wire.script = ["error"]
     shop.run_until_idle()
     world.wire.on_push = lambda _: None
-    before = shop.resolve(message)
+    before = shop.state(message)
     world.settle()
     letter = shop.dead_letters.get(message)
 
-    assert ("dead", "dead") == (before, shop.resolve(message))
+    assert ("dead", "dead") == (before, shop.state(message))
     assert letter is not None
     assert ("max_retries_exceeded", "processed") == (letter.reason, letter.late_outcome)
     assert [1] == effects(world)
@@ -196,7 +196,7 @@ def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) 
     )
     assert ids == [carried.id for carried in second.frames]
     assert [0, 1, 2] == effects(world)
-    assert ["acked"] * 3 == [shop.resolve(message) for message in ids]
+    assert ["acked"] * 3 == [shop.state(message) for message in ids]
     assert 3 == billing.file.stats()["duplicates"]
 
 
@@ -227,7 +227,7 @@ def test_a_dead_message_is_failed_at_the_sender(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     world.settle()
 
-    assert "failed" == shop.resolve(message)
+    assert "failed" == shop.state(message)
     assert [("rejected", "no 1")] == [
         (letter.reason, letter.last_error) for letter in billing.dead_letters.list()
     ]
@@ -247,7 +247,7 @@ def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
 
     assert {message} == set(world.wire.ids)
     assert 8 == len(world.wire.ids)
-    assert "sent" == shop.resolve(message)
+    assert "sent" == shop.state(message)
     assert (1, 7) == (billing.file.stats()["inbox_pending"], billing.file.stats()["duplicates"])
 
 
@@ -311,7 +311,7 @@ def test_asking_does_not_spend_the_budget(world: World) -> None:
     world.wait(700)
 
     assert [] == shop.dead_letters.list()
-    assert shop.resolve(message) in {"pending", "sending", "sent"}
+    assert shop.state(message) in {"pending", "sending", "sent"}
 
 
 def test_custody_stays_where_the_peer_is_weaker(world: World) -> None:
@@ -323,7 +323,7 @@ def test_custody_stays_where_the_peer_is_weaker(world: World) -> None:
     world.settle()
 
     assert [1] == effects(world)
-    assert "sent" == shop.resolve(message)
+    assert "sent" == shop.state(message)
 
 
 def test_asking_a_weaker_peer_again_ends_nothing(world: World) -> None:
@@ -339,7 +339,7 @@ def test_asking_a_weaker_peer_again_ends_nothing(world: World) -> None:
     world.settle()
 
     assert ([1], ["weak_receipt"]) == (effects(world), [event.name for event in told])
-    assert "sent" == shop.resolve(message)
+    assert "sent" == shop.state(message)
 
 
 def test_a_weaker_peer_may_be_trusted(world: World) -> None:
@@ -349,7 +349,7 @@ def test_a_weaker_peer_may_be_trusted(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     world.settle()
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_a_message_with_an_id_of_its_own_can_be_withdrawn(world: World) -> None:

@@ -839,7 +839,7 @@ def test_the_journey_of_a_message_has_its_steps(world: World) -> None:
     box, sent = handled_by(world, work)
     for pause in (0, 1, 5):
         world.wait(pause)
-    journey = box.message(sent)
+    journey = box.journey(sent)
 
     assert journey is not None
     assert [("told", 1, 1)] == [(each.name, each.chunks, each.attempt) for each in journey.streams]

@@ -66,7 +66,7 @@ def test_a_parcel_for_another_agent_is_refused_whole(world: World) -> None:
     with pytest.raises(errors.Refused, match="far, not 'other'"):
         box.peers.accept(parcel(1, receipts=[Receipt(sent, "processed")], recipient="other"))
 
-    assert "pending" == box.resolve(sent)
+    assert "pending" == box.state(sent)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_file_that_owes_receipts_to_a_bad_name_serves_its_peers(world: World) 
     billing.run_until_idle()
     peer = shop.peers.get("a/b")
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
     assert peer is not None
     assert "no known url" in str(peer.last_error)
 
@@ -119,7 +119,7 @@ def test_an_answer_that_is_none_is_told_at_the_peer(world: World) -> None:
     shop.run_until_idle()
     peer = shop.peers.get("bad")
 
-    assert "sent" == shop.resolve(message)
+    assert "sent" == shop.state(message)
     assert peer is not None
     assert (1, "AttributeError") == (peer.failures, str(peer.last_error).partition(":")[0])
 
@@ -148,7 +148,7 @@ def test_an_error_of_our_file_at_one_peer_leaves_the_others_their_turn(
     shop.run_until_idle()
     peer = shop.peers.get("bad")
 
-    assert ("sent", 1, 2) == (shop.resolve(message), before, tried.count("bad"))
+    assert ("sent", 1, 2) == (shop.state(message), before, tried.count("bad"))
     assert peer is not None
     assert (0, "closed") == (peer.failures, peer.breaker)
     assert "StoreCorrupt: its rows are damaged" == peer.last_error

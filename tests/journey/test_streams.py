@@ -86,9 +86,9 @@ def test_the_asker_follows_the_output_of_a_request(world: World) -> None:
 
     assert [
         (1, "one"), (2, {"two": 2}), (3, b"\xff"), (4, None), (4, "processed"),
-    ] == shown(alice.stream(ticket))  # fmt: skip
-    assert [(3, b"\xff"), (4, None), (4, "processed")] == shown(alice.stream(ticket.id, after=2))
-    assert [(4, "processed")] == shown(alice.stream(ticket, after=4))
+    ] == shown(alice.follow(ticket))  # fmt: skip
+    assert [(3, b"\xff"), (4, None), (4, "processed")] == shown(alice.follow(ticket.id, after=2))
+    assert [(4, "processed")] == shown(alice.follow(ticket, after=4))
 
 
 def test_the_recipient_follows_it_too(world: World) -> None:
@@ -97,7 +97,7 @@ def test_the_recipient_follows_it_too(world: World) -> None:
     own, other = box.send("bob", Job(n=1)), world.open("alice").send("bob", Job(n=2))
     world.settle()
 
-    assert [(1, "a"), (1, "processed")] == shown(box.stream(own)) == shown(box.stream(other))
+    assert [(1, "a"), (1, "processed")] == shown(box.follow(own)) == shown(box.follow(other))
 
 
 def test_chunks_are_read_before_the_handler_ends(
@@ -114,7 +114,7 @@ def test_chunks_are_read_before_the_handler_ends(
             if chunk == "c":
                 world.clock.forward(0.2)
             world.elsewhere(
-                lambda: seen.append(shown(box.stream(ctx.message.id, after=2, timeout=0)))
+                lambda: seen.append(shown(box.follow(ctx.message.id, after=2, timeout=0)))
             )
         stream.append("e")
 
@@ -124,7 +124,7 @@ def test_chunks_are_read_before_the_handler_ends(
 
     assert [[], [], [], [(3, "c"), (4, "d")]] == seen
     assert [("output", 1, 2), ("output", 3, 4), ("output", 5, 5)] == box.query(BATCHES)
-    assert [(5, "e"), (5, "processed")] == shown(box.stream(sent, after=4))
+    assert [(5, "e"), (5, "processed")] == shown(box.follow(sent, after=4))
 
 
 def test_flush_commits_at_once(world: World) -> None:
@@ -136,7 +136,7 @@ def test_flush_commits_at_once(world: World) -> None:
         stream.append(1)
         stream.flush()
         stream.flush()
-        world.elsewhere(lambda: seen.append(shown(box.stream(ctx.message.id, timeout=0))))
+        world.elsewhere(lambda: seen.append(shown(box.follow(ctx.message.id, timeout=0))))
 
     box = world.open(writing(work))
     box.send("bob", Job(n=1))
@@ -157,13 +157,13 @@ def test_a_reader_is_told_where_a_retry_begins_again(world: World) -> None:
     box = world.open(writing(work))
     sent = box.send("bob", Job(n=1))
     world.settle()
-    first = shown(box.stream(sent, timeout=0))
+    first = shown(box.follow(sent, timeout=0))
     world.wait(5)
 
     assert [(1, "try 1")] == first
     assert [
         (2, "restarted", "output"), (3, "try 2"), (3, "processed"),
-    ] == shown(box.stream(sent, after=1)) == shown(box.stream(sent))  # fmt: skip
+    ] == shown(box.follow(sent, after=1)) == shown(box.follow(sent))  # fmt: skip
     assert [("output", 1, 3, 2)] == box.query(ROWS)
 
 
@@ -190,7 +190,7 @@ def test_a_step_that_is_called_again_begins_its_stream_again(world: World, tx: b
     sent = box.send("bob", Job(n=1))
     world.settle()
     kept = list[object]()
-    for item in box.stream(sent, name="turn", timeout=0):
+    for item in box.follow(sent, name="turn", timeout=0):
         match item:
             case Restarted():
                 kept.clear()
@@ -199,7 +199,7 @@ def test_a_step_that_is_called_again_begins_its_stream_again(world: World, tx: b
 
     assert ["try 2"] == kept
     assert ["before"] == [
-        item.body for item in box.stream(sent, name="output", timeout=0) if isinstance(item, Chunk)
+        item.body for item in box.follow(sent, name="output", timeout=0) if isinstance(item, Chunk)
     ]
 
 
@@ -243,10 +243,10 @@ def test_a_step_that_is_stored_leaves_its_stream_as_it_is(world: World) -> None:
 
     assert [
         (1, 1), (3, "restarted", "turn#2"), (4, 2), (4, "processed"),
-    ] == shown(box.stream(sent))  # fmt: skip
+    ] == shown(box.follow(sent))  # fmt: skip
     assert [(1, 1), (4, "processed")] == [
-        *shown(box.stream(sent, name="turn", timeout=0))[:1],
-        *shown(box.stream(sent, name="turn#2"))[-1:],
+        *shown(box.follow(sent, name="turn", timeout=0))[:1],
+        *shown(box.follow(sent, name="turn#2"))[-1:],
     ]
 
 
@@ -263,8 +263,8 @@ def test_streams_of_one_message_have_one_order(world: World) -> None:
     sent = box.send("bob", Job(n=1))
     world.settle()
 
-    assert [(1, "a"), (2, 0), (3, "b"), (4, 1), (4, "processed")] == shown(box.stream(sent))
-    assert [(2, 0), (4, 1), (4, "processed")] == shown(box.stream(sent, name="numbers"))
+    assert [(1, "a"), (2, 0), (3, "b"), (4, 1), (4, "processed")] == shown(box.follow(sent))
+    assert [(2, 0), (4, 1), (4, "processed")] == shown(box.follow(sent, name="numbers"))
 
 
 def test_output_after_a_write_leaves_with_the_commit(world: World) -> None:
@@ -276,7 +276,7 @@ def test_output_after_a_write_leaves_with_the_commit(world: World) -> None:
         stream = ctx.stream()
         stream.append(ctx.message.attempt)
         stream.flush()
-        world.elsewhere(lambda: seen.append(shown(box.stream(ctx.message.id, timeout=0))))
+        world.elsewhere(lambda: seen.append(shown(box.follow(ctx.message.id, timeout=0))))
         if ctx.message.attempt < 2:
             raise ValueError
 
@@ -286,7 +286,7 @@ def test_output_after_a_write_leaves_with_the_commit(world: World) -> None:
     world.wait(5)
 
     assert [[], []] == seen
-    assert [(1, 2), (1, "processed")] == shown(box.stream(sent))
+    assert [(1, 2), (1, "processed")] == shown(box.follow(sent))
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_the_end_says_how_the_message_ended(
     sent = box.send("bob", Job(n=1))
     world.settle()
 
-    [chunk, end] = box.stream(sent)
+    [chunk, end] = box.follow(sent)
     assert (Chunk(1, "output", "so far"), state) == (chunk, getattr(end, "state", None))
     assert ("rejected" in str(getattr(end, "reason", None))) is (state == "dead")
 
@@ -316,10 +316,10 @@ def test_a_message_that_ends_at_its_sender_ends_its_stream(world: World) -> None
     world.open("bob")
     alice = world.open("alice")
     away = alice.send("bob", Job(n=1), delay="1h")
-    waiting = shown(alice.stream(away, timeout=0))
+    waiting = shown(alice.follow(away, timeout=0))
     alice.cancel(away)
 
-    assert ([], [(0, "cancelled")]) == (waiting, shown(alice.stream(away, timeout=5)))
+    assert ([], [(0, "cancelled")]) == (waiting, shown(alice.follow(away, timeout=5)))
 
 
 def test_what_is_not_here_cannot_be_followed(world: World) -> None:
@@ -328,9 +328,9 @@ def test_what_is_not_here_cannot_be_followed(world: World) -> None:
     sent = alice.send("carol", Job(n=1))
 
     with pytest.raises(InvalidArgument, match="no message nonsense here"):
-        alice.stream("nonsense")
+        alice.follow("nonsense")
     with pytest.raises(InvalidArgument, match="in the file of carol"):
-        alice.stream(sent)
+        alice.follow(sent)
 
 
 def test_a_run_puts_out_and_each_of_its_messages_is_followed(world: World) -> None:
@@ -350,7 +350,7 @@ def test_a_run_puts_out_and_each_of_its_messages_is_followed(world: World) -> No
     world.settle()
 
     for ticket in tickets:
-        assert [(1, "hm"), (2, 2), (2, "processed")] == shown(alice.stream(ticket))
+        assert [(1, "hm"), (2, 2), (2, "processed")] == shown(alice.follow(ticket))
     assert [("output", 1, 2, 1), ("think", 1, 1, 1)] == box.query(ROWS)
 
 
@@ -387,7 +387,7 @@ def test_a_worker_that_lost_its_lease_adds_nothing(world: World) -> None:
     other.join()
     late.close()
 
-    assert [(1, "call 2"), (1, "processed")] == shown(box.stream(sent, timeout=30))
+    assert [(1, "call 2"), (1, "processed")] == shown(box.follow(sent, timeout=30))
     assert ["chunks of stream output were not stored: another worker has the message"] == told
 
 
@@ -412,7 +412,7 @@ def test_a_handler_that_has_ended_adds_nothing(world: World) -> None:
 
     with pytest.raises(LeaseLost, match="its handler has ended"):
         streams[0].append("late")
-    assert [(1, "in time"), (1, "processed")] == shown(box.stream(sent))
+    assert [(1, "in time"), (1, "processed")] == shown(box.follow(sent))
 
 
 def test_limits_hold_for_the_output_of_one_message(world: World) -> None:
@@ -437,7 +437,7 @@ def test_limits_hold_for_the_output_of_one_message(world: World) -> None:
     world.wait(5)
 
     again = [(n, "x" * 10) for n in (5, 6, 7)]
-    assert [(4, "restarted", "output"), *again, (7, "processed")] == shown(box.stream(sent))
+    assert [(4, "restarted", "output"), *again, (7, "processed")] == shown(box.follow(sent))
     assert ["max_stream_chunks"] * 2 == [each.split("(")[-1].rstrip(")") for each in told]
 
 
@@ -456,7 +456,7 @@ def test_bytes_are_bounded_before_a_chunk_is_taken(world: World) -> None:
     sent = box.send("bob", Job(n=1))
     world.settle()
 
-    assert [(1, "small"), (1, "processed")] == shown(box.stream(sent))
+    assert [(1, "small"), (1, "processed")] == shown(box.follow(sent))
 
 
 def test_output_ends_with_the_record_of_its_message(world: World) -> None:
@@ -518,7 +518,7 @@ def test_a_batch_is_one_commit_and_the_last_one_is_the_handlers(world: World) ->
 
     assert ["BEGIN", "INSERT", "COMMIT"] == [each for each in seen if each != "SAVEPOINT"][:3]
     assert 2 == seen.count("COMMIT")
-    assert 1500 == len(shown(box.stream(sent))) - 1
+    assert 1500 == len(shown(box.follow(sent))) - 1
 
 
 def test_a_pause_leaves_no_chunk_behind(tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ def test_a_pause_leaves_no_chunk_behind(tmp_path: Path) -> None:
         assert go_on.wait(30)
 
     with Postbox(tmp_path / "bob.db", agent=writing(work), stream_batch_for=0.01) as box:
-        following = box.stream(box.send("bob", Job(n=1)), timeout=30)
+        following = box.follow(box.send("bob", Job(n=1)), timeout=30)
         first = next(following)
         go_on.set()
 
@@ -555,7 +555,7 @@ def test_many_readers_follow_one_handler_while_it_runs(tmp_path: Path) -> None:
         ticket = alice.request("bob", Job(n=1))
 
         def follow(after: int) -> None:
-            seen[after] = shown(alice.stream(ticket, after=after, timeout=30))
+            seen[after] = shown(alice.follow(ticket, after=after, timeout=30))
 
         threads = [Thread(target=follow, args=(after,)) for after in (0, 10, 299)]
         for each in threads:
@@ -588,7 +588,7 @@ async def _put_out_and_follow(folder: Path) -> list[object]:
         AsyncPostbox(folder / "alice.db", agent="alice") as alice,
     ):
         ticket = await alice.request("bob", Job(n=1))
-        items: list[StreamItem] = [each async for each in alice.stream(ticket, timeout=30)]
+        items: list[StreamItem] = [each async for each in alice.follow(ticket, timeout=30)]
     return shown(items)
 
 
@@ -608,12 +608,12 @@ def test_each_message_of_a_batch_has_its_output(world: World) -> None:
     box = world.open(agent)
     sent = [box.send("bob", Job(n=n)) for n in range(2)]
     world.settle()
-    first = [shown(box.stream(each, timeout=0)) for each in sent]
+    first = [shown(box.follow(each, timeout=0)) for each in sent]
     world.wait(5)
 
     assert [[(1, 0)], [(1, 1)]] == first
     assert [[(2, "restarted", "output"), (3, n), (3, "processed")] for n in range(2)] == [
-        shown(box.stream(each, timeout=0)) for each in sent
+        shown(box.follow(each, timeout=0)) for each in sent
     ]
 
 
@@ -635,7 +635,7 @@ def test_output_of_a_batch_that_is_well_leaves_with_its_commit(world: World) -> 
     alone = seen[: seen.index("COMMIT")]
 
     assert [[(1, n), (1, "processed")] for n in range(2)] == [
-        shown(box.stream(each, timeout=0)) for each in sent
+        shown(box.follow(each, timeout=0)) for each in sent
     ]
     assert 2 == len([sql for sql in alone if "INTO _onceward_output_batches" in sql])
 
@@ -679,7 +679,7 @@ def test_a_decorated_function_puts_out_without_a_context(world: World) -> None:
     world.settle()
 
     assert ["saying", "output"] == [*names, saying("unheard")]
-    assert [Chunk(1, "saying", "hello")] == list(box.stream(sent, timeout=0))[:-1]
+    assert [Chunk(1, "saying", "hello")] == list(box.follow(sent, timeout=0))[:-1]
 
 
 def test_a_decorated_coroutine_puts_out_without_a_context(tmp_path: Path) -> None:
@@ -697,7 +697,7 @@ def test_a_decorated_coroutine_puts_out_without_a_context(tmp_path: Path) -> Non
 
         async with AsyncPostbox(tmp_path / "bob.db", agent=agent) as box:
             sent = await box.send("bob", Job(n=1))
-            items = [each async for each in box.stream(sent, timeout=30)]
+            items = [each async for each in box.follow(sent, timeout=30)]
         return [*names, await awaited_saying("unheard")], [getattr(e, "body", "") for e in items]
 
     names, bodies = asyncio.run(main())
@@ -720,7 +720,7 @@ def test_chunks_of_a_transaction_wait_for_no_thread_that_waits_for_it(tmp_path: 
     with Postbox(tmp_path / "bob.db", agent=writing(work), stream_batch_for=0.002) as box:
         sent = [box.send("bob", Job(n=n)) for n in range(20)]
         bodies = [
-            [item.body for item in box.stream(each, timeout=30) if isinstance(item, Chunk)]
+            [item.body for item in box.follow(each, timeout=30) if isinstance(item, Chunk)]
             for each in sent
         ]
 

@@ -50,12 +50,12 @@ def test_a_frozen_sender_sends_and_pushes_nothing(world: World) -> None:
         shop.send("billing", Job(n=2))
     shop, _ = world.reopen("shop", "billing")
     world.wait(100)
-    paused = shop.resolve(message), list(world.wire.pushed), shop.file.health().paused
+    paused = shop.state(message), list(world.wire.pushed), shop.file.health().paused
     shop.file.resume()
     world.settle()
 
     assert ("pending", [], True) == paused
-    assert ("acked", [1]) == (shop.resolve(message), ran)
+    assert ("acked", [1]) == (shop.state(message), ran)
 
 
 def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
@@ -132,7 +132,7 @@ def test_a_switch_thrown_inside_a_handler_costs_no_attempt(world: World) -> None
     world.wait(61)
 
     assert [] == billing.dead_letters.list()
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_the_environment_can_switch_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_the_environment_can_switch_off(world: World, monkeypatch: pytest.Monkey
     world.settle()
 
     assert ([], None, 1) == off
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
 
 
 def test_hooks_hear_after_the_commit(world: World) -> None:
@@ -207,7 +207,7 @@ def test_a_raising_hook_harms_nothing(world: World, caplog: pytest.LogCaptureFix
     message = shop.send("billing", Job(n=1))
     world.settle()
 
-    assert "acked" == shop.resolve(message)
+    assert "acked" == shop.state(message)
     assert {"enqueued", "sent", "received", "processed", "acked"} <= set(heard)
     assert caplog.records
 
@@ -296,7 +296,7 @@ def test_tables_are_pruned(world: World) -> None:
     for n in range(5):
         shop.send("billing", Job(n=n))
     world.settle()
-    for message in shop.messages(timeout=0):
+    for message in shop.receive_each(timeout=0):
         message.ack()
     world.settle()
     world.clock.forward(8 * DAY)

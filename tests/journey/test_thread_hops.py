@@ -100,7 +100,7 @@ def recipient(program: str, home: Path) -> Iterator[Recipient]:
 
 def acked(shop: Postbox, message_id: str) -> bool:
     """Return whether the recipient has told that it handled a message."""
-    return shop.resolve(message_id) == "acked"
+    return shop.state(message_id) == "acked"
 
 
 def hand_overs(passed: Passed) -> int:

@@ -301,7 +301,7 @@ def test_boxes_come_and_go(home: Path) -> None:
 
         in_threads(*[lambda t=t: come_and_go(t) for t in range(4)])
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
-            until(lambda: {"sent"} == {shop.resolve(message) for message in sent})
+            until(lambda: {"sent"} == {shop.state(message) for message in sent})
         assert 48 == billing.file.stats()["received"]
 
 

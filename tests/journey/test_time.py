@@ -37,7 +37,7 @@ def test_mail_expires_in_the_outbox(world: World) -> None:
     message = shop.send("billing", Job(n=1), ttl=10)
     world.wait(10)
 
-    assert ("dead", ["dead"], []) == (shop.resolve(message), heard, ran)
+    assert ("dead", ["dead"], []) == (shop.state(message), heard, ran)
     assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
 
 
@@ -52,7 +52,7 @@ def test_mail_expires_behind_an_unreachable_peer(world: World) -> None:
     message = shop.send("billing", Job(n=2), ttl=3)
     world.wait(3)
 
-    assert ("dead", "sending") == (shop.resolve(message), shop.resolve(old))
+    assert ("dead", "sending") == (shop.state(message), shop.state(old))
 
 
 def test_totals_hold_while_an_expired_message_is_in_flight(world: World) -> None:
@@ -77,7 +77,7 @@ def test_mail_that_expires_on_the_way_is_refused(world: World) -> None:
     world.wire.on_push = lambda _: world.clock.forward(11)
     shop.run_until_idle()
 
-    assert ("dead", []) == (shop.resolve(message), ran)
+    assert ("dead", []) == (shop.state(message), ran)
     assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
     assert 1 == billing.file.stats()["refused"]
 
@@ -90,7 +90,7 @@ def test_mail_expires_in_the_inbox(world: World) -> None:
     shop.run_until_idle()
     world.wait(11)
 
-    assert ([], "failed", 1) == (ran, shop.resolve(message), billing.file.stats()["expired"])
+    assert ([], "failed", 1) == (ran, shop.state(message), billing.file.stats()["expired"])
 
 
 def test_the_janitor_expires_what_no_reader_took(world: World) -> None:
@@ -119,7 +119,7 @@ def test_a_message_that_was_processed_in_time_is_not_reported_expired(world: Wor
     world.clock.forward(38)
     shop.run_until_idle()
 
-    assert ([1], "acked") == (ran, shop.resolve(message))
+    assert ([1], "acked") == (ran, shop.state(message))
 
 
 def test_delayed_mail_leaves_when_it_is_due(world: World) -> None:
@@ -144,7 +144,7 @@ def test_delayed_mail_expires_before_it_is_due(world: World) -> None:
     message = shop.send("billing", Job(n=1), delay=60, ttl=30)
     world.wait(31)
 
-    assert ("dead", []) == (shop.resolve(message), ran)
+    assert ("dead", []) == (shop.state(message), ran)
 
 
 def test_a_clock_that_runs_backwards_moves_no_deadline(world: World) -> None:
@@ -154,7 +154,7 @@ def test_a_clock_that_runs_backwards_moves_no_deadline(world: World) -> None:
     world.clock.forward(100)
     world.settle()
     shop.send("billing", Job(n=1))
-    shop.resolve("x")
+    shop.state("x")
     world.clock.forward(-90)
     shop, _ = world.reopen("shop", "billing")
     world.settle()
@@ -186,5 +186,5 @@ def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
         world.settle()
         world.clock.forward(1)
 
-    assert ([0, 1, 3, 7], "dead") == (pushes, shop.resolve(message))
+    assert ([0, 1, 3, 7], "dead") == (pushes, shop.state(message))
     assert ["max_retries_exceeded"] == [letter.reason for letter in shop.dead_letters.list()]

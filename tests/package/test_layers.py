@@ -136,7 +136,7 @@ def test_sql_stands_beside_its_verbs(trees: dict[str, ast.Module]) -> None:
         ("UPDATE outbox SET status = 1", True),
         ("PRAGMA data_version", True),
         ("select the peer from the list", False),
-        ("COMMIT raised: ask resolve(id)", False),
+        ("COMMIT raised: ask state(id)", False),
     ],
 )
 def test_sql_is_told_from_prose(text: str, *, expected: bool) -> None:

@@ -99,7 +99,7 @@ def test_what_a_postbox_returns_can_be_copied(way: str) -> None:
         box: Postbox = harness.postbox
         sent = box.send("a", {"n": 1}, type="job")
         ticket = box.request("a", {"n": 2}, type="other")
-        journey = box.message(sent)
+        journey = box.journey(sent)
         found = [
             journey,
             ticket,

@@ -121,7 +121,7 @@ def test_what_was_done_is_not_done_again(boxes: Boxes, bank: Bank) -> None:
     )
     settle(boxes)
 
-    assert "acked" == boxes["shop"].resolve(again)
+    assert "acked" == boxes["shop"].state(again)
     assert 1 not in bank.calls
     assert [(1,)] == boxes["billing"].query("SELECT count(*) FROM paid WHERE id = 1")
 

@@ -53,7 +53,7 @@ def test_a_log_reads_back_as_the_files_were(
         Postbox(tmp_path / "bob.db", agent="bob", start=False) as bob,
     ):
         alice.run_until_idle()
-        for message in bob.messages(timeout=0):
+        for message in bob.receive_each(timeout=0):
             message.ack()
         bob.run_until_idle()
     ship.files([str(tmp_path / "*.db")], log)
@@ -128,7 +128,7 @@ def test_a_column_that_came_later_is_null_in_older_rows(
     with Postbox(path, start=False) as alice:
         alice.send("alice", 0)
         alice.run_until_idle()
-        for message in alice.messages(timeout=0):
+        for message in alice.receive_each(timeout=0):
             message.ack()
     ship.files([str(path)], log)
     con = apsw.Connection(str(path))

@@ -88,7 +88,7 @@ def test_a_message_takes_effect_once(box: Harness, point: Point) -> None:
     box.deliver()
 
     assert ([(1,)], ["did 1"]) == effects(box)
-    assert "acked" == box.peer("me").resolve(mail)
+    assert "acked" == box.peer("me").state(mail)
     answer = box.peer("me").receive()
     assert answer is not None
     assert ("did 1", None) == (answer.body, box.peer("me").receive())

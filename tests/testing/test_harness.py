@@ -51,7 +51,7 @@ def test_a_message_runs_through_its_handler(box: Harness) -> None:
     assert [(3001,)] == box.sql("SELECT cents FROM account")
     assert [InvoicePaid(id=7)] == box.sent("shop")
     assert [{"paid": 7}] == box.sent("audit")
-    assert "acked" == box.peer("shop").resolve(mail)
+    assert "acked" == box.peer("shop").state(mail)
 
 
 def test_the_peer_gets_the_answer(box: Harness) -> None:

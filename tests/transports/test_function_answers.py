@@ -77,7 +77,7 @@ def test_yes_ends_custody(opened: Open, answer: Receipts) -> None:
     near.box.run_until_idle()
     near.turn(2)
 
-    assert ("acked", [["hello"]]) == (near.box.resolve(mail), near.calls)
+    assert ("acked", [["hello"]]) == (near.box.state(mail), near.calls)
 
 
 def test_a_call_gets_one_frame_of_each_lane(opened: Open) -> None:
@@ -118,7 +118,7 @@ def test_only_a_frame_that_was_handed_over_counts_as_tried(opened: Open) -> None
     near.turn(2)
 
     assert [first] == [event.message_id for event in told]
-    assert ("dead", "acked") == (near.box.resolve(first), near.box.resolve(second))
+    assert ("dead", "acked") == (near.box.state(first), near.box.state(second))
 
 
 def test_what_was_taken_before_an_error_stays_taken(opened: Open) -> None:
@@ -136,7 +136,7 @@ def test_what_was_taken_before_an_error_stays_taken(opened: Open) -> None:
     near.turn(2)
 
     assert [["m1"], ["m2"], ["m2"], ["m2"], ["m3"]] == near.calls
-    assert {"acked"} == {near.box.resolve(mail) for mail in mails}
+    assert {"acked"} == {near.box.state(mail) for mail in mails}
 
 
 def test_receipts_may_come_in_any_order(opened: Open) -> None:
@@ -146,7 +146,7 @@ def test_receipts_may_come_in_any_order(opened: Open) -> None:
     mails += [near.box.session(name).send("webhook", name) for name in ("a", "b")]
     near.box.run_until_idle()
 
-    assert ["acked", "pending"] == [near.box.resolve(mail) for mail in mails]
+    assert ["acked", "pending"] == [near.box.state(mail) for mail in mails]
 
 
 def test_a_function_that_takes_all_or_none_gets_a_parcel_in_one_call(opened: Open) -> None:
@@ -158,4 +158,4 @@ def test_a_function_that_takes_all_or_none_gets_a_parcel_in_one_call(opened: Ope
     near.turn()
 
     assert [["m1", "m2", "m3"], ["m1", "m2", "m3"]] == near.calls
-    assert {"acked"} == {near.box.resolve(mail) for mail in mails}
+    assert {"acked"} == {near.box.state(mail) for mail in mails}

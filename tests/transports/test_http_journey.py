@@ -72,7 +72,7 @@ def test_an_outcome_is_asked_for(homes: tuple[Path, Path]) -> None:
         clock.advance(60)
         alice.run_until_idle()
 
-        assert ("hello", "acked") == (message.body, alice.resolve(sent))
+        assert ("hello", "acked") == (message.body, alice.state(sent))
 
 
 def test_a_wrong_url_is_refused_when_it_is_registered(tmp_path: Path) -> None:

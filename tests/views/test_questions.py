@@ -446,7 +446,7 @@ def test_each_message_of_a_run_tells_its_steps(tmp_path: Path) -> None:
         sent = [box.session("chat").send("coder", {"n": n}) for n in range(2)]
         other = box.session("chat").send("coder", {"n": 2}, delay="1h")
         box.run_until_idle()
-        told = [box.message(each) for each in sent]
+        told = [box.journey(each) for each in sent]
     with opened(tmp_path / "coder.db") as reader:
         found = [messages.message(reader, each) for each in (*sent, other)]
 

@@ -259,7 +259,7 @@ def test_an_expired_message_is_sent_as_new(home: Home) -> None:
     assert f"onceward dead replay {message_id} --as-new --agent shop" == found.cure
     with pytest.raises(InvalidArgument, match="replay it with as_new=True"):
         shop.dead_letters.replay(message_id)
-    assert "pending" == shop.resolve(shop.dead_letters.replay(message_id, as_new=True))
+    assert "pending" == shop.state(shop.dead_letters.replay(message_id, as_new=True))
 
 
 # -- in the inbox -------------------------------------------------------------------------

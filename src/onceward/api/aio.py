@@ -175,7 +175,7 @@ class SessionFace(AsyncFace[S_co]):
     def _bridge(self) -> FileBridge:
         return cast("FileBridge", self._off_loop)
 
-    progress = awaitable(Session.progress)
+    progress_of = awaitable(Session.progress_of)
     send = awaitable_write(Session.send)
     send_many = awaitable(Session.send_many)
     broadcast = awaitable(Session.broadcast)
@@ -214,12 +214,12 @@ class SessionFace(AsyncFace[S_co]):
 
     async def result(self, ticket: Ticket | str, *, reply: TypeForm[T], timeout: Span = 0.0) -> T:
         """Return the reply to a ticket, waiting for it; see ``Session.result``."""
-        return (await self.result_many([ticket], reply=reply, timeout=timeout))[0]
+        return (await self.gather([ticket], reply=reply, timeout=timeout))[0]
 
-    async def result_many(
+    async def gather(
         self, tickets: Sequence[Ticket | str], *, reply: TypeForm[T], timeout: Span = 0.0
     ) -> list[T]:
-        """Return the replies to tickets, waiting for all; see ``Session.result_many``."""
+        """Return the replies to tickets, waiting for all; see ``Session.gather``."""
         check_type("reply", reply)
         session, ended = self._plain, dict[str, ReplyState]()
         ids = [ticket_id(each) for each in listed("tickets", tickets)]
@@ -228,25 +228,31 @@ class SessionFace(AsyncFace[S_co]):
         return [read_reply(each, ended[each], reply) for each in ids]
 
     async def receive(
-        self,
-        type: TypeForm[Body] | str | None = None,
-        timeout: Span = 0.0,
-        *,
-        message_id: str | None = None,
-        handle: str | None = None,
+        self, type: TypeForm[Body] | str | None = None, timeout: Span = 0.0
     ) -> AsyncMessage[Body] | None:
-        """Lease the next message, or the one of an id; see ``Session.receive``."""
-        if handle is not None:  # a cancelled caller keeps it: it is leased until its lease ends
-            held = await self._bridge.call(lambda: self._plain.receive(type, handle=handle))
-            return None if held is None else AsyncMessage(held, self._bridge)
+        """Lease the next message; see ``Session.receive``."""
+        return await self._bridge.receive(lambda: self._plain.receive(type), timeout)
+
+    async def receive_one(
+        self, message_id: str, type: TypeForm[Body] | str | None = None, timeout: Span = 0.0
+    ) -> AsyncMessage[Body] | None:
+        """Lease the message of an id; see ``Session.receive_one``."""
         return await self._bridge.receive(
-            lambda: self._plain.receive(type, message_id=message_id), timeout
+            lambda: self._plain.receive_one(message_id, type), timeout
         )
 
-    async def messages(
+    async def attach(
+        self, handle: str, type: TypeForm[Body] | str | None = None
+    ) -> AsyncMessage[Body]:
+        """Return a message that was detached; see ``Session.attach``."""
+        # a cancelled caller keeps it: it is leased until its lease ends
+        found = await self._bridge.call(lambda: self._plain.attach(handle, type))
+        return AsyncMessage(found, self._bridge)
+
+    async def receive_each(
         self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Body]]:
-        """Yield messages as they come; see ``Session.messages``."""
+        """Yield messages as they come; see ``Session.receive_each``."""
         while found := await self._bridge.receive(lambda: self._plain.receive(type), timeout):
             yield found
 
@@ -312,10 +318,10 @@ class AsyncChannel(AsyncFace[Channel]):
         """Lease this agent's next message of the channel; see ``Channel.receive``."""
         return await self._bridge.receive(lambda: self._plain.receive(type, topics=topics), timeout)
 
-    async def messages(
+    async def receive_each(
         self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Body]]:
-        """Yield messages as they come; see ``Channel.messages``."""
+        """Yield messages as they come; see ``Channel.receive_each``."""
         while found := await self._bridge.receive(lambda: self._plain.receive(type), timeout):
             yield found
 
@@ -645,7 +651,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
             return f"<AsyncPostbox, not open: {self._path}>"
         return f"<AsyncPostbox of {self.agent}: {self.file.path}>"
 
-    async def stream(
+    async def follow(
         self,
         ticket: Ticket | str,
         *,
@@ -761,8 +767,8 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     query = awaitable(Postbox.query)
     history = awaitable(Postbox.history)
     search = awaitable(Postbox.search)
-    message = awaitable(Postbox.message)
-    resolve = awaitable(Postbox.resolve)
+    journey = awaitable(Postbox.journey)
+    state = awaitable(Postbox.state)
     cancel = awaitable(Postbox.cancel)
     cancel_all = awaitable(Postbox.cancel_all)
     flush = awaitable_on_thread(Postbox.flush)

@@ -581,7 +581,7 @@ class Postbox(Session, EventSource):
         return full_text.words(self._db, text, limit=limit, offset=offset)
 
     @checked
-    def message(self, message_id: str) -> Journey | None:
+    def journey(self, message_id: str) -> Journey | None:
         """
         Return everything that the file stores about a message; None if it has no such message.
 
@@ -611,14 +611,14 @@ class Postbox(Session, EventSource):
         return sent.unsent(db) if left is None else left
 
     @checked
-    def resolve(self, message_id: str) -> SentState:
+    def state(self, message_id: str) -> SentState:
         """
         Return the state of a message we sent.
 
         It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
         """
         self._db.persist_clock()  # after a commit of our own, rows that are read are durable
-        return sent.resolve(self._db, message_id)
+        return sent.state(self._db, message_id)
 
     @checked
     def cancel(
@@ -670,7 +670,7 @@ class Postbox(Session, EventSource):
         return Cancelling(self._deps, self._receiver.canceller)
 
     @checked
-    def stream(
+    def follow(
         self,
         ticket: Ticket | str,
         *,
@@ -693,14 +693,14 @@ class Postbox(Session, EventSource):
 
         """
         reader = self._stream_reader(ticket, name, after)
-        return self._follow(reader, timeout)
+        return self._following(reader, timeout)
 
     def _stream_reader(self, ticket: Ticket | str, name: str | None, after: int) -> StreamReader:
         from onceward.features.streams.reading import StreamReader  # noqa: PLC0415 - rarely needed
 
         return StreamReader(self._db, self._files.file, ticket, name, after)
 
-    def _follow(self, reader: StreamReader, timeout: Span | None) -> Iterator[StreamItem]:
+    def _following(self, reader: StreamReader, timeout: Span | None) -> Iterator[StreamItem]:
         poll = self._settings.poll_interval
         due = partial(at_least_each, poll)
         while items := until_found(reader.file, reader.look, timeout, poll=poll, due=due):

@@ -86,7 +86,7 @@ class Session:
 
         Raises:
             Busy: others held the file for the whole deadline; nothing was written.
-            OutcomeUnknown: COMMIT raised; ask ``resolve`` for the ids it names.
+            OutcomeUnknown: COMMIT raised; ask ``state`` for the ids it names.
 
         """
         return UserBlock(self._db.transaction(), self._is_over)
@@ -106,7 +106,7 @@ class Session:
         Raises:
             SendError: see its subclasses; nothing was written.
             Busy, StoreCapacity: nothing was written.
-            OutcomeUnknown: ask ``resolve``, or send again with the same key or id.
+            OutcomeUnknown: ask ``state``, or send again with the same key or id.
 
         """
         if to in EVERY_AGENT:
@@ -241,10 +241,10 @@ class Session:
             AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
 
         """
-        return self.result_many([ticket], reply=reply, timeout=timeout)[0]
+        return self.gather([ticket], reply=reply, timeout=timeout)[0]
 
     @checked
-    def result_many(
+    def gather(
         self, tickets: Sequence[Ticket | str], *, reply: TypeForm[T], timeout: Span = 0.0
     ) -> list[T]:
         """
@@ -263,7 +263,7 @@ class Session:
         return [read_reply(each, ended[each], reply) for each in ids]
 
     @checked
-    def progress(self, ticket: Ticket | str) -> Any:
+    def progress_of(self, ticket: Ticket | str) -> Any:
         """
         Return the last ``ctx.progress`` of a request's handler; None if there is none yet.
 
@@ -288,7 +288,7 @@ class Session:
     def _overdue(self, ids: Sequence[str], ended: Container[str], timeout: Span) -> AnswerTimeout:
         """Return the error for late replies, with the state of the first."""
         late = next(each for each in ids if each not in ended)
-        state = sent.resolve(self._db, late)
+        state = sent.state(self._db, late)
         return AnswerTimeout(
             f"no reply to {late}, which is {state}, within {seconds('timeout', timeout):g} s: "
             "ask result() again later, a late reply is kept",
@@ -299,42 +299,65 @@ class Session:
     # -- receiving --------------------------------------------------------------------------
 
     def receive(
-        self,
-        type: TypeForm[Body] | str | None = None,
-        timeout: Span = 0.0,
-        *,
-        message_id: str | None = None,
-        handle: str | None = None,
+        self, type: TypeForm[Body] | str | None = None, timeout: Span = 0.0
     ) -> Message[Body] | None:
         """
         Lease the next message, waiting up to *timeout* seconds; return None if there is none.
 
         A session leases its own messages, a postbox those of all sessions. With a *type* only
-        messages of that type are leased, and their bodies are read as it. With a *message_id* only
-        that message is leased, even if others of its lane are before it: people answer in any
-        order. With a *handle* of ``Message.detach`` that message is returned, in any process.
-
-        Raises:
-            LeaseLost: the message of *handle* was settled, or its lease has ended.
-
+        messages of that type are leased, and their bodies are read as it.
         """
-        given = {"type": type, "timeout": timeout, "message_id": message_id, "handle": handle}
-        check_given(Session.receive, given)
-        if handle is not None:
-            return self._consumer.attach(handle, type)
-        search: str | OneMessage | None = self._received
-        if message_id is not None:
-            search = OneMessage(plain_text("message_id", message_id))
+        check_given(Session.receive, {"type": type, "timeout": timeout})
         taken = Taken[LeasedMessage]()
         try:
-            found = self._await(partial(self._consumer.take, type, search, taken), timeout)
+            found = self._take(type, self._received, timeout, taken)
+        except BaseException:
+            self._consumer.give_back(taken)
+            raise
+        return found
+
+    def receive_one(
+        self, message_id: str, type: TypeForm[Body] | str | None = None, timeout: Span = 0.0
+    ) -> Message[Body] | None:
+        """
+        Lease the message of an id, even if others of its lane are before it.
+
+        People answer in any order. Returns None if it cannot be leased within *timeout* seconds.
+        """
+        given = {"message_id": message_id, "type": type, "timeout": timeout}
+        check_given(Session.receive_one, given)
+        which = OneMessage(plain_text("message_id", message_id))
+        taken = Taken[LeasedMessage]()
+        try:
+            found = self._take(type, which, timeout, taken)
         except BaseException:
             self._consumer.give_back(taken)
             raise
         return found
 
     @checked
-    def messages(
+    def attach(self, handle: str, type: TypeForm[Body] | str | None = None) -> Message[Body]:
+        """
+        Return the message of a handle from ``Message.detach``, in any process of this agent.
+
+        Raises:
+            LeaseLost: the message was settled, or its lease has ended.
+
+        """
+        return self._consumer.attach(handle, type)
+
+    def _take(
+        self,
+        type: Any,
+        search: str | OneMessage | None,
+        timeout: Span | None,
+        taken: Taken[LeasedMessage],
+    ) -> Message[Any] | None:
+        """Wait for a message and lease it; the caller, with the last frame, can give it back."""
+        return self._await(partial(self._consumer.take, type, search, taken), timeout)
+
+    @checked
+    def receive_each(
         self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> Iterator[Message[Body]]:
         """
@@ -344,9 +367,8 @@ class Session:
         """
         while True:
             taken = Taken[LeasedMessage]()
-            look = partial(self._consumer.take, type, self._received, taken)
             try:
-                message = self._await(look, timeout)
+                message = self._take(type, self._received, timeout, taken)
                 if message is None:
                     return
             except BaseException:

@@ -182,7 +182,7 @@ class WriteRequest(Generic[T]):
         """Return the error for a caller whose COMMIT may or may not have happened."""
         reason = str(error).partition(";")[0]
         return OutcomeUnknown(
-            f"COMMIT: {reason}; ask resolve(id), or send again with the same id",
+            f"COMMIT: {reason}; ask state(id), or send again with the same id",
             tuple(self.ids),
             reason=reason,
         )
@@ -731,7 +731,7 @@ class Writer:
         Commit the transaction of ``begin``, together with the work of waiting requests.
 
         Raises:
-            OutcomeUnknown: COMMIT raised; ask ``resolve`` for the messages it names.
+            OutcomeUnknown: COMMIT raised; ask ``state`` for the messages it names.
             StoreClosed: the postbox was closed in between; nothing was written.
 
         """

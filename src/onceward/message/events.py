@@ -267,7 +267,7 @@ class WalDeleted(Event):
     Another program deleted the ``-wal`` of the agent's open file, and this process noticed it.
 
     If it is not *saved*, commits since the last checkpoint may be lost, because a process had
-    created a new one. ``box.resolve(id)`` says which messages the file still has.
+    created a new one. ``box.state(id)`` says which messages the file still has.
     """
 
     name: ClassVar[str] = "wal_deleted"

@@ -118,7 +118,7 @@ DropScope = LimitScope | Literal["queue"]
 SentState = Literal[
     "pending", "sending", "sent", "acked", "failed", "cancelled", "dropped", "dead", "absent",
 ]  # fmt: skip
-"""State of a message that was sent, as ``resolve`` returns it."""
+"""State of a message that was sent, as ``state`` returns it."""
 CancelOutcome = Literal["cancelled", "too_late", "asked"]
 """
 Outcome of cancelling a message.

@@ -173,21 +173,21 @@ class TransportConformance(WireConformance):
         """Receipts travel without frames, need no number, and are answered without receipts."""
         mail = stream.far.postbox.send(NEAR, "how are you?")
         stream.far.postbox.run_until_idle()
-        assert "sent" == stream.far.postbox.resolve(mail)
+        assert "sent" == stream.far.postbox.state(mail)
 
         answer = stream.push(parcel(1, receipts=[Receipt(mail, "processed")]))
 
         assert ("accepted", ()) == (answer.verdict, answer.receipts)
-        assert "acked" == stream.far.postbox.resolve(mail)
+        assert "acked" == stream.far.postbox.state(mail)
 
     def test_an_early_receipt_counts(self, stream: Line) -> None:
         """The word that a message was processed may overtake the answer to its parcel."""
         mail = stream.far.postbox.send(NEAR, "quick")
-        assert "pending" == stream.far.postbox.resolve(mail)
+        assert "pending" == stream.far.postbox.state(mail)
 
         stream.push(parcel(1, receipts=[Receipt(mail, "processed")]))
 
-        assert "acked" == stream.far.postbox.resolve(mail)
+        assert "acked" == stream.far.postbox.state(mail)
 
     def test_a_frame_too_large_is_refused_alone(self, stream: Line) -> None:
         """A body over the far end's limit is rejected; its neighbours in the parcel are kept."""
@@ -267,7 +267,7 @@ class TransportConformance(WireConformance):
         mail = line.near.send(FAR, "hello")
         line.run()
 
-        assert (["hello"], "acked") == (line.arrived(), line.near.resolve(mail))
+        assert (["hello"], "acked") == (line.arrived(), line.near.state(mail))
 
     def test_a_lost_receipt_has_no_second_effect(self, line: Line) -> None:
         """A push whose answer is lost is pushed again; the far end knows it and handles it once."""
@@ -276,7 +276,7 @@ class TransportConformance(WireConformance):
         line.run()
         line.turn(2)
 
-        assert (["once"], "acked") == (line.arrived(), line.near.resolve(mail))
+        assert (["once"], "acked") == (line.arrived(), line.near.state(mail))
 
     @pytest.mark.parametrize("fault", HARMLESS)
     def test_one_fault_harms_nothing(self, line: Line, fault: Fault) -> None:
@@ -288,7 +288,7 @@ class TransportConformance(WireConformance):
         line.turn(4)
 
         assert list(range(6)) == line.arrived()
-        assert {"acked"} == {line.near.resolve(mail) for mail in mails}
+        assert {"acked"} == {line.near.state(mail) for mail in mails}
 
     @pytest.mark.parametrize("seed", range(5))
     def test_a_bad_way_harms_nothing(self, line: Line, seed: int) -> None:
@@ -335,7 +335,7 @@ class TransportConformance(WireConformance):
         function.turn(2)
 
         assert ["free", "first", "second", "third"] == function.arrived()
-        assert {"acked"} == {function.near.resolve(mail) for mail in mails}
+        assert {"acked"} == {function.near.state(mail) for mail in mails}
 
     def test_refused_mail_is_a_dead_letter(self, line: Line) -> None:
         """A frame that is refused for good becomes a dead letter; later ones go on."""
@@ -345,7 +345,7 @@ class TransportConformance(WireConformance):
         line.near.send(FAR, "welcome")
         line.turn()
 
-        assert (["welcome"], "dead") == (line.arrived(), line.near.resolve(mail))
+        assert (["welcome"], "dead") == (line.arrived(), line.near.state(mail))
 
     def test_damage_on_the_way_is_noticed(self, stream: Line) -> None:
         """A changed frame is refused; the same parcel is pushed again and nothing is lost."""
@@ -355,4 +355,4 @@ class TransportConformance(WireConformance):
         stream.turn()
 
         assert ["whole", "damaged"] == stream.arrived()
-        assert ("acked", "acked") == (stream.near.resolve(whole), stream.near.resolve(damaged))
+        assert ("acked", "acked") == (stream.near.state(whole), stream.near.state(damaged))

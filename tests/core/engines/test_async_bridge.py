@@ -79,7 +79,7 @@ async def readable(box: AsyncPostbox, source: Source) -> Receive:
         return lambda: mailbox.receive("group")
     message_id = await box.send("a", "hello")
     await box.run_until_idle()
-    return lambda: box.receive(message_id=message_id if source == "id" else None)
+    return lambda: box.receive_one(message_id) if source == "id" else box.receive()
 
 
 @pytest.mark.parametrize("source", ["inbox", "id", "channel", "mailbox"])
@@ -115,12 +115,12 @@ def test_a_cancelled_task_does_not_put_back_a_detached_message(tmp_path: Path) -
             message = await box.receive(str)
             assert message is not None
             handle = await message.detach()
-            task = asyncio.create_task(box.receive(str, handle=handle))
+            task = asyncio.create_task(box.attach(handle, str))
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            found = await box.receive(str, handle=handle)
+            found = await box.attach(handle, str)
             assert found is not None
             return found.body
 

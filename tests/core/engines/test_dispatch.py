@@ -285,7 +285,7 @@ def test_the_sender_is_not_blocked_by_a_busy_target(scripted_agent: Any) -> None
     def busy(_: Run) -> None:
         [message_id] = one.say("next")
         one.harness.deliver()
-        stored.append(one.user.resolve(message_id))
+        stored.append(one.user.state(message_id))
 
     one.script = [busy]
     one.say("first")

@@ -43,7 +43,7 @@ def test_effects_mail_and_marks_are_one_commit(scripted_agent: Any) -> None:
     assert [("now",), ("end",)] == one.harness.sql("SELECT text FROM notes")
     assert {"count": 2} == one.box.sessions.runs()[0].result
     assert tuple(ids) == one.box.sessions.runs()[0].event_ids
-    assert ["acked", "acked"] == [one.user.resolve(each) for each in ids]
+    assert ["acked", "acked"] == [one.user.state(each) for each in ids]
 
 
 def test_a_failed_batch_is_retried_whole(

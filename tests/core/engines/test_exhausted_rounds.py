@@ -48,7 +48,7 @@ def test_a_message_costs_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for n in range(12):
             before = len(looks)
             sent = other.send("shop", n)
-            until(lambda sent=sent: other.resolve(sent) == "acked")  # type: ignore[misc]
+            until(lambda sent=sent: other.state(sent) == "acked")  # type: ignore[misc]
             laps.append(len(looks) - before)
 
     assert 1 == min(laps[4:])

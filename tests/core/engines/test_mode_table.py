@@ -44,7 +44,7 @@ def played(one: Any, mode: str) -> list[str]:
         if "checkpoint" in mode:
             run.checkpoint("half")
         ask("b", "c")
-        states.update(one.user.resolve(each.id) for each in tickets)
+        states.update(one.user.state(each.id) for each in tickets)
         calls.append("is cancelled, commits nothing more" if run.cancelled else "continues")
         if "inject" in mode and "not called" not in mode:
             one.seen[0] += [message.body for message in run.inbox()]
@@ -53,7 +53,7 @@ def played(one: Any, mode: str) -> list[str]:
     one.script = [busy, *[lambda _: str(len(one.seen))] * 3]
     ask("a")
     assert states == ({"sent", "acked"} if "deliver" in mode else {"sent"})
-    assert {"acked"} == {one.user.resolve(each.id) for each in tickets}
+    assert {"acked"} == {one.user.state(each.id) for each in tickets}
     answers = ", ".join(_answer(one.user, ticket) for ticket in tickets)
     return [*calls, _first(one.seen), _others(one.seen), f"of runs {answers}"]
 

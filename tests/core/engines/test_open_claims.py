@@ -95,7 +95,7 @@ def test_the_claim_of_a_handler_that_takes_long_is_committed_alone(tmp_path: Pat
         assert entered.wait(LIMIT)
         until(lambda: billing._db.read(LEASED) == [(1,)])
 
-        assert billing.resolve(billing.send("carol", 1)) in {"pending", "sending"}
+        assert billing.state(billing.send("carol", 1)) in {"pending", "sending"}
         assert worker._batch._claimed_at is None
         go_on.set()
         until(lambda: billing._db.read(LEASED) == [(0,)])

@@ -25,7 +25,7 @@ def test_a_session_with_default_settings_drops_nothing(scripted_agent: Any) -> N
     one.go(61)
 
     assert [[n] for n in range(30)] == one.seen
-    assert {"acked"} == {one.user.resolve(each) for each in ids}
+    assert {"acked"} == {one.user.state(each) for each in ids}
     assert (None, "reject") == (one.box.sessions.get("s").cap, one.box.sessions.get("s").overflow)
 
 
@@ -62,7 +62,7 @@ def test_a_full_queue_refuses_where_nothing_else_is_said(scripted_agent: Any, mo
     one.go()
     one.go(61)
 
-    assert ["sent", "failed"] == [one.user.resolve(each) for each in ids]
+    assert ["sent", "failed"] == [one.user.state(each) for each in ids]
     assert "overflow" == one.harness.sql("SELECT reason FROM onceward_dead_letters")[0][0]
 
 
@@ -78,7 +78,7 @@ def test_a_sender_is_told_of_a_drop_and_its_policy(scripted_agent: Any, overflow
     one.go(61)
     told = "the queue of session 's' is full at 1"
 
-    assert ["dropped", "sent"] == [one.user.resolve(each) for each in ids]
+    assert ["dropped", "sent"] == [one.user.state(each) for each in ids]
     assert f"{overflow}: {told}" == one.user.history(state="dropped").messages[0].reason
     assert [(ids[0], overflow, told)] == [(e.message_id, e.policy, e.scope) for e in heard["there"]]
     assert [(ids[0], overflow, "queue s")] == [
@@ -97,7 +97,7 @@ def test_a_drop_is_told_again(scripted_agent: Any) -> None:
     one.box._db.write(lambda tx: tx.run("DELETE FROM _onceward_receipts"))
     one.go(61)
 
-    assert ["dropped", "sent"] == [one.user.resolve(each) for each in ids]
+    assert ["dropped", "sent"] == [one.user.state(each) for each in ids]
 
 
 def test_a_request_that_a_policy_drops_fails(scripted_agent: Any) -> None:
@@ -120,7 +120,7 @@ def test_a_message_removed_from_its_queue_is_told_so(scripted_agent: Any) -> Non
     one.box.sessions.discard("s", message_id)
     one.go(61)
 
-    assert "dropped" == one.user.resolve(message_id)
+    assert "dropped" == one.user.state(message_id)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_sender_of_a_refused_message_learns_it(scripted_agent: Any) -> None:
     one.go()
     one.go(61)
 
-    assert "failed" == one.user.resolve(ids[1])
+    assert "failed" == one.user.state(ids[1])
     assert [("queue", "overflow", "s")] == one.harness.sql(
         "SELECT origin, reason, queue FROM onceward_dead_letters"
     )

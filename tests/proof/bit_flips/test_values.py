@@ -76,7 +76,7 @@ def _verbs(box: Postbox) -> Iterator[Callable[[], object]]:
     yield from (box.history, box.schedules.list, box.channels.list, box.limits.list)
     yield from (
         lambda: box.thread("x"),
-        lambda: [box.message(found) for (found,) in box.query("SELECT id FROM onceward_inbox")],
+        lambda: [box.journey(found) for (found,) in box.query("SELECT id FROM onceward_inbox")],
         lambda: box.send("b", 1, type="note"),
         lambda: box.send("a", 1, type="note"),
         box.receive,

@@ -64,7 +64,7 @@ def test_closing_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str, k
         con for con in apsw.connections() if (con.filename or "").startswith(str(tmp_path))
     ]
     with Postbox(tmp_path / "a.db", agent="a", start=False) as again:
-        assert ("pending", []) == (again.resolve(mail), again.file.check())
+        assert ("pending", []) == (again.state(mail), again.file.check())
 
 
 def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str) -> None:
@@ -92,7 +92,7 @@ def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str)
 
     assert fired > 10
     with Postbox(path, agent="a", start=False) as box:
-        assert "pending" == box.resolve(mail)
+        assert "pending" == box.state(mail)
 
 
 def test_reading_inside_a_block_on_a_disk_that_fails(

@@ -113,13 +113,13 @@ def test_each_effect_of_a_step_happens_once(
 
 
 def _ended(alice: Postbox, asked: list[str]) -> bool:
-    return all(alice.resolve(each) == "acked" for each in asked)
+    return all(alice.state(each) == "acked" for each in asked)
 
 
 def _shown(alice: Postbox, message_id: str) -> list[object]:
     """Return the output that a reader of a message has at its end."""
     kept: list[object] = []
-    for item in alice.stream(message_id, timeout=10):
+    for item in alice.follow(message_id, timeout=10):
         match item:
             case Chunk(body=body):
                 kept.append(body)

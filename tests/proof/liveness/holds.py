@@ -72,7 +72,7 @@ def recipient(folder: Path, y: Postbox) -> Iterator[None]:
         pass
     with _elsewhere(folder / "x.db"):
         sent = y.send("x", 1)
-        until(lambda: y.resolve(sent) == "sending")
+        until(lambda: y.state(sent) == "sending")
         yield
 
 
@@ -253,7 +253,7 @@ class FarPeers:
     def _was_pushed(y: Postbox, kind: str, name: str, sent: str) -> bool:
         if kind == "failing":
             return y._db.read(FAILURES, (name,)) > [(0,)]
-        return y.resolve(sent) not in WAITS
+        return y.state(sent) not in WAITS
 
     @staticmethod
     def _all_hang(y: Postbox, number: int) -> bool:

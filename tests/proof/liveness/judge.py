@@ -95,14 +95,14 @@ def _of(call: Callable[[Bystander], object], y: Bystander) -> Callable[[], objec
 def _delivered(y: Postbox) -> None:
     sent = y.session("free").send("y", 1, type="seen")
     until = time.monotonic() + PATIENCE
-    while y.resolve(sent) != "acked" and time.monotonic() < until:
+    while y.state(sent) != "acked" and time.monotonic() < until:
         time.sleep(0.005)
 
 
 def _pushed(y: Postbox) -> None:
     sent = y.session("free").send("near", 1)
     until = time.monotonic() + PATIENCE
-    while y.resolve(sent) in WAITS and time.monotonic() < until:
+    while y.state(sent) in WAITS and time.monotonic() < until:
         time.sleep(0.005)
 
 

@@ -206,7 +206,7 @@ class Real:
     @property
     def states(self) -> tuple[str, ...]:
         """How each message stands at its sender, in the model's words."""
-        found = (self.near.resolve(message_id) for message_id in self.ids)
+        found = (self.near.state(message_id) for message_id in self.ids)
         return tuple("pending" if state == "sending" else state for state in found)
 
     @property

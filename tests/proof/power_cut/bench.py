@@ -216,7 +216,7 @@ class Bench:
         for n, message_id in self.jobs().items():
             known = self.scene.known(f"shown {n}")
             place, count = divmod(known[-1], PLACE) if known else (0, 0)
-            for item in self.box.stream(message_id, after=place, timeout=0):
+            for item in self.box.follow(message_id, after=place, timeout=0):
                 count = self._follow(n, item, place, count)
                 place = item.position
             self._note(f"shown {n}", place * PLACE + count)

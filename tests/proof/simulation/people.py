@@ -121,9 +121,7 @@ def ask_again(world: Simulation, process: Process | None) -> None:
         _send_again(world, process, asked)
         return
     try:
-        said = world.enter(
-            process, lambda: [process.box.resolve(message_id) for message_id in asked]
-        )
+        said = world.enter(process, lambda: [process.box.state(message_id) for message_id in asked])
     except (OncewardError, Died):
         return
     for message_id, state in zip(asked, said, strict=True):

@@ -171,7 +171,7 @@ class Context(WithSteps, WithReplies):
 
     def progress(self, value: object) -> None:
         """
-        Report progress to the sender at once; ``box.progress(ticket)`` returns it there.
+        Report progress to the sender at once; ``box.progress_of(ticket)`` returns it there.
 
         It is committed separately, before the processed mark and whatever the outcome of the call;
         if the call has already written, together with those writes. Values that have not left yet

@@ -297,7 +297,7 @@ class Message(ReceivedMessage[T_co]):
         """
         Keep the message leased beyond this process, until its lease ends; return a handle.
 
-        ``receive(handle=…)`` returns it in any process of this agent; this object no longer holds
+        ``attach(handle)`` returns it in any process of this agent; this object no longer holds
         it.
 
         Raises:

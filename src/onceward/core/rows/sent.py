@@ -109,7 +109,7 @@ UNSENT: Final = """
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
        - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
 """
-RESOLVE: Final = """
+STATE: Final = """
 SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
                 (SELECT 'dead' FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id),
                 'absent')
@@ -263,11 +263,11 @@ def unsent(db: Database) -> int:
     return int(count)
 
 
-def resolve(db: Database, message_id: str) -> SentState:
+def state(db: Database, message_id: str) -> SentState:
     """
     Return the state of a message that this agent sent.
 
     It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
     """
-    [(state,)] = db.read(RESOLVE, {"id": message_id})
-    return cast("SentState", state)
+    [(found,)] = db.read(STATE, {"id": message_id})
+    return cast("SentState", found)

@@ -437,7 +437,7 @@ class Channel:
             due=lambda left: lanes.next_wakeup(self._db, left),
         )
 
-    def messages(
+    def receive_each(
         self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
     ) -> Iterator[Message[Body]]:
         """

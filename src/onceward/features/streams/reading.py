@@ -145,7 +145,7 @@ class StreamReader:
         rows = self.file.read(MESSAGE, {"sender": self._sender, "id": self._id})
         if rows:
             return _Message(*rows[0])
-        state = sent.resolve(self._own, self._id)
+        state = sent.state(self._own, self._id)
         return None if state in ON_ITS_WAY else _Message(state, None, self._sender, self._id)
 
     def _items(self, message: _Message) -> list[StreamItem]:

@@ -159,7 +159,7 @@ def send(
     Example: onceward mailbox send task.queue '{"page": 1}' --priority urgent
     """
     message_id = box.mailboxes.get(mailbox).send(parsed(body), **options.given())
-    state = box.resolve(message_id) if keep else delivered(box, message_id)
+    state = box.state(message_id) if keep else delivered(box, message_id)
     return {"id": message_id, "state": state}
 
 

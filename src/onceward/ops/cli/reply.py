@@ -66,7 +66,7 @@ def answer(box: Postbox, message_id: str, body: Any) -> str:
         Conflict: another reader has it, or it no longer waits.
 
     """
-    found = box.receive(message_id=message_id)
+    found = box.receive_one(message_id)
     if found is None:
         msg = f"{message_id} is leased by a reader or handler, or has ended: see onceward why"
         raise Conflict(msg, message_id=message_id)

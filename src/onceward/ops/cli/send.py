@@ -127,7 +127,7 @@ def send(
     """
     session = box.session(in_session(where))
     message_id = session.send(to, parsed(body), **options.given())
-    state = delivered(box, message_id) if deliver else box.resolve(message_id)
+    state = delivered(box, message_id) if deliver else box.state(message_id)
     return {"id": message_id, "recipient": to, "session": session.name, "state": state}
 
 
@@ -147,7 +147,7 @@ def parsed(given: str | None) -> Any:
 def delivered(box: Postbox, message_id: str) -> str:
     """Push due messages and return the message's state; report an undelivered one on stderr."""
     box.run_until_idle()
-    state = box.resolve(message_id)
+    state = box.state(message_id)
     if state in {"pending", "sending"}:
         note(f"{message_id} is kept in the outbox, not delivered yet: see onceward peers ls")
     return state

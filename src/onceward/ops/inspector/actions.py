@@ -127,7 +127,7 @@ def _cancel(box: Postbox, message_id: str) -> Outcome:
 
 
 def _answer(box: Postbox, given: Given) -> Outcome:
-    found = box.receive(message_id=given.id)
+    found = box.receive_one(given.id)
     if found is None:
         return Outcome("not answered: a reader or handler has it, or it has ended", done=0)
     with found, box.begin():

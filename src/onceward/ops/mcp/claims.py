@@ -159,7 +159,7 @@ class Claims:
 
     async def _attached(self, name: str) -> AsyncMessage[Any]:
         """Return the message of a claim; its lease, proved by its name, survives a server."""
-        found = await self._box.receive(handle=name)
+        found = await self._box.attach(name)
         assert found is not None  # noqa: S101 - otherwise its lease is lost
         return found
 

@@ -32,7 +32,7 @@ async def how_far(box: AsyncPostbox, ticket: str) -> str:
 
 def _how_far(box: Postbox, ticket: str) -> str:
     try:
-        said = box.progress(ticket)
+        said = box.progress_of(ticket)
         found = _at_recipient(box, ticket)
     except (
         OncewardError
