@@ -7,7 +7,7 @@ Define every error of the package, as one tree.
     ├── StoreError                 the file
     │   ├── Busy                     nothing written; try again
     │   ├── OutcomeUnknown           COMMIT raised; ask state(id), or send again with the same id
-    │   ├── StoreCapacity            disk or quota full; nothing written
+    │   ├── DiskFull                 disk or quota full; nothing written
     │   ├── StoreCorrupt             damaged or not a database; kept as it is
     │   ├── StoreFault               the disk reported an error; nothing was written
     │   ├── StoreUnusable            the file must not be opened in this way
@@ -18,12 +18,15 @@ Define every error of the package, as one tree.
     ├── SendError                  nothing was written; the id may be used again
     │   ├── InvalidMessage           also an InvalidArgument; so are the next three
     │   │   └── TooLarge · TopicError · ValidationFailed
-    │   ├── UnknownRecipient · Conflict · Paused
-    │   ├── QueueFull                a message limit is reached; wait until some end
-    │   │   └── StoreFull              the limit of the whole file
-    │   ├── RateLimited              sent too fast; retry_after says when to try again
+    │   ├── UnknownRecipient · Paused
+    │   ├── Conflict                 the id, key or name belongs to another one
+    │   │   └── DuplicateMailbox · DuplicateChannel, also a ChannelError
     │   ├── ChannelError             the channel refused it
-    │   │   ├── UnknownChannel · DuplicateChannel · ChannelRefused · NotParticipant
+    │   │   └── UnknownChannel · ChannelRefused · NotParticipant
+    ├── LimitReached               a limit is reached; nothing was written
+    │   ├── OutboxLimit · FileLimit  also a SendError: wait until some messages end
+    │   ├── RateLimited              also a SendError; retry_after says when to try again
+    │   └── StepLimit · StreamLimit  the steps or the output of one message
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              the peer does not answer; try later
     │   ├── PushFailed               the peer was reached and failed; counts as an attempt
@@ -31,18 +34,15 @@ Define every error of the package, as one tree.
     │   ├── ParcelTooLarge           the route takes only smaller parcels
     │   ├── Refused                  the peer will never take this
     │   └── InvalidParcel            not a parcel or an answer; also an InvalidArgument
-    ├── NoKey                      no key is shared with that peer
+    ├── UnknownKey                 no key is shared with that peer
     │   └── UnsafeKey                its file is readable by others, or holds something else
-    ├── NoMailbox                  no such mailbox, or it has expired
-    ├── DuplicateMailbox           a mailbox of that name exists
+    ├── UnknownMailbox             no such mailbox, or it has expired
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
     │   └── RunAborted               the run was ended from outside; another run gets its messages
     ├── AnswerTimeout              no reply in time; a late reply is kept
     ├── RequestFailed              the request ended without a reply
     │   └── RequestCancelled         it was cancelled before it took effect
-    ├── StepFailed                 a step failed permanently; the failure is stored
-    ├── StepsFull                  the steps of a message reached their limit
-    └── StreamFull                 the output of a message reached its limit
+    └── StepFailed                 a step failed permanently; the failure is stored
 
 Each class says in ``retryable`` whether the same call may succeed later without another change; its
 message says what to do.
@@ -113,8 +113,8 @@ class OutcomeUnknown(StoreError):
         self.message_id: str | None = message_ids[0] if message_ids else None
 
 
-class StoreCapacity(StoreError):
-    """Disk, quota or page limit is full; nothing was written: free space, then try again."""
+class DiskFull(StoreError):
+    """The disk or the quota is full; nothing was written: free space, then try again."""
 
     retryable = True
 
@@ -225,7 +225,7 @@ class UnknownRecipient(SendError, LookupError):
 
 class Conflict(SendError):
     """
-    The id or key belongs to another message: choose another, or send the same message.
+    The id, key or name belongs to another one: choose another, or send the same message.
 
     ``message_id`` is the id of that message, ``key`` the key if the key collided, ``differs`` names
     the fields that differ: body, session, priority …; ``reason`` says in which table that message
@@ -246,21 +246,35 @@ class Conflict(SendError):
         self.reason = reason
 
 
-class QueueFull(SendError):
-    """``max_pending`` messages wait; nothing was written: try again after some are delivered."""
+class DuplicateMailbox(Conflict):
+    """A mailbox of this name exists; nothing was changed: ``ensure`` returns the existing one."""
+
+
+class LimitReached(OncewardError):
+    """A limit is reached; nothing was written: wait, use less, or raise the limit it names."""
+
+
+class OutboxLimit(SendError, LimitReached):
+    """
+    ``max_pending`` messages wait, or as many as a limit allows; nothing was written.
+
+    Try again after some are delivered.
+    """
 
     retryable = True
 
 
-class StoreFull(QueueFull):
+class FileLimit(SendError, LimitReached):
     """
-    The file has reached its limit of active messages; nothing was written.
+    The file has reached its limit of active messages or of bytes; nothing was written.
 
     Try again after some have ended, or raise the limit.
     """
 
+    retryable = True
 
-class RateLimited(SendError):
+
+class RateLimited(SendError, LimitReached):
     """
     Messages exceed the rate limit; nothing was written: retry in ``retry_after`` seconds.
 
@@ -284,7 +298,7 @@ class UnknownChannel(ChannelError, LookupError):
     """There is no channel of that name in the home: create it first."""
 
 
-class DuplicateChannel(ChannelError):
+class DuplicateChannel(ChannelError, Conflict):
     """A channel of that name exists: ``ensure`` returns it, or choose another name."""
 
 
@@ -356,7 +370,7 @@ class InvalidParcel(DeliveryError, InvalidArgument):
     """The bytes are not a parcel or an answer of this version, or a value cannot be encoded."""
 
 
-class NoKey(OncewardError, LookupError):
+class UnknownKey(OncewardError, LookupError):
     """
     No key is shared with this peer: create one (``keys new``), or add the peer's (``keys add``).
 
@@ -368,7 +382,7 @@ class NoKey(OncewardError, LookupError):
         self.peer = peer
 
 
-class UnsafeKey(NoKey):
+class UnsafeKey(UnknownKey):
     """A key file was refused: correct its mode or its content, as the message says."""
 
 
@@ -380,7 +394,7 @@ class RunAborted(LeaseLost):
     """The run was ended or its lease ran out; it cannot commit: return at once."""
 
 
-class NoMailbox(OncewardError, LookupError):
+class UnknownMailbox(OncewardError, LookupError):
     """
     No mailbox has this name or id, or it has expired: create it, or ask its owner.
 
@@ -391,10 +405,6 @@ class NoMailbox(OncewardError, LookupError):
         self, message: str = "no such mailbox: it was never created, or it has expired"
     ) -> None:
         super().__init__(message)
-
-
-class DuplicateMailbox(OncewardError):
-    """A mailbox of this name exists; nothing was changed: ``ensure`` returns the existing one."""
 
 
 class AnswerTimeout(OncewardError, TimeoutError):
@@ -442,7 +452,7 @@ class StepFailed(OncewardError):
         self.message_id, self.step, self.error = message_id, step, error
 
 
-class StepsFull(OncewardError):
+class StepLimit(LimitReached):
     """
     The steps of one message reached their limit: split the work, or raise the limit.
 
@@ -454,7 +464,7 @@ class StepsFull(OncewardError):
         self.message_id = message_id
 
 
-class StreamFull(OncewardError):
+class StreamLimit(LimitReached):
     """
     The output of one message reached its limit: write less, or raise the limit.
 

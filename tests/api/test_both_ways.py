@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import InvalidArgument, Paused, QueueFull, RateLimited, StoreFull
+from onceward.errors import FileLimit, InvalidArgument, OutboxLimit, Paused, RateLimited
 
 
 def test_limits(home: Any) -> None:
@@ -24,11 +24,11 @@ def test_limits(home: Any) -> None:
         {k: v[0] for k, v in box.limits.fullness().items()},
     )
     box.limits.set("session", "run", messages=2)
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         run.send("b", 3)
     box.limits.set("store", messages=3)
     box.send("b", 4)
-    with pytest.raises(StoreFull):
+    with pytest.raises(FileLimit):
         box.send("b", 5)
     assert [("session", "run"), ("store", "")] == [
         (limit.scope, limit.name) for limit in box.limits.list()

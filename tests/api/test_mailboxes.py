@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.errors import DuplicateMailbox, InvalidArgument, InvalidMessage, NoMailbox
+from onceward.errors import DuplicateMailbox, InvalidArgument, InvalidMessage, UnknownMailbox
 from onceward.events import Event
 
 Fill = Callable[..., list[str]]
@@ -54,7 +54,7 @@ def test_absences_look_alike(home: Any) -> None:
 
     said = set()
     for name in (gone.id, never, "no.such.name", "../x", ""):
-        with pytest.raises(NoMailbox) as error:
+        with pytest.raises(UnknownMailbox) as error:
             owner.mailboxes.get(name)
         said.add(str(error.value))
 
@@ -97,7 +97,7 @@ def test_the_key_of_a_private_mailbox_opens_nothing(home: Any, fill: Fill) -> No
     }
 
     for name in (key, key.lstrip("~")):
-        with pytest.raises(NoMailbox):
+        with pytest.raises(UnknownMailbox):
             owner.mailboxes.get(name)
     with pytest.raises(InvalidArgument):
         owner.mailboxes.ensure(key, public=True)
@@ -174,7 +174,7 @@ def test_a_private_mailbox_is_ensured_by_its_id(home: Any) -> None:
     made = owner.mailboxes.ensure(ttl=60)
 
     assert (made.id, False) == ((again := owner.mailboxes.ensure(made.id)).id, again.created)
-    with pytest.raises(NoMailbox):
+    with pytest.raises(UnknownMailbox):
         owner.mailboxes.ensure("0189d2f0-0000-4000-8000-000000000000")
 
 
@@ -218,7 +218,7 @@ def test_expiry_is_exact_and_needs_no_sweeper(home: Any, fill: Fill) -> None:
         lambda: owner.mailboxes.get("jobs"),
     ]
     for call in calls:
-        with pytest.raises(NoMailbox):
+        with pytest.raises(UnknownMailbox):
             call()
     assert [] == owner.mailboxes.list()
 
@@ -249,7 +249,7 @@ def test_a_mailbox_made_anew_starts_empty(home: Any, fill: Fill) -> None:
     )
     with pytest.raises(Exception, match="no longer in flight"):
         leased.ack()
-    with pytest.raises(NoMailbox):
+    with pytest.raises(UnknownMailbox):
         old.query()
 
 
@@ -433,7 +433,7 @@ def test_asking_for_a_mailbox_makes_no_directory(home: Any) -> None:
     owner.send("owner", "x")
     owner.run_until_idle()
     owner.receive()
-    with pytest.raises(NoMailbox):
+    with pytest.raises(UnknownMailbox):
         owner.mailboxes.get("jobs")
     assert [] == owner.mailboxes.list()
 

@@ -18,7 +18,7 @@ import pytest
 from tests.children import PYTHON, Child
 
 from onceward import Postbox
-from onceward.errors import NoMailbox
+from onceward.errors import UnknownMailbox
 
 CREW = Path(__file__).with_name("crew.py")
 Start = Callable[..., Child]
@@ -122,14 +122,14 @@ def test_one_creation_wins(tmp_path: Path, start: Start) -> None:
 
 
 def test_a_blocked_reader_learns_of_the_end(owner: Postbox) -> None:
-    """A reader of a mailbox that expires gets NoMailbox, and does not wait for its timeout."""
+    """A reader of a mailbox that expires gets UnknownMailbox, and does not wait for its timeout."""
     short = owner.mailboxes.ensure("short", public=True, ttl=0.5)
     ended: list[str] = []
 
     def wait() -> None:
         try:
             short.receive("g", timeout=60)
-        except NoMailbox:
+        except UnknownMailbox:
             ended.append("gone")
 
     thread = Thread(target=wait)

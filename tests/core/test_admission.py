@@ -7,13 +7,13 @@ import pytest
 from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
-from onceward.errors import InvalidMessage, Paused, QueueFull, UnknownRecipient
+from onceward.errors import InvalidMessage, OutboxLimit, Paused, UnknownRecipient
 
 Open = Callable[..., Postbox]
 HAMMER = """
 import sys
 from onceward import Postbox
-from onceward.errors import QueueFull
+from onceward.errors import OutboxLimit
 with Postbox(sys.argv[1], agent="a", start=False, hold_unknown=True) as box:
     sys.stdin.readline()
     sent = 0
@@ -21,7 +21,7 @@ with Postbox(sys.argv[1], agent="a", start=False, hold_unknown=True) as box:
         try:
             box.send("b", step)
             sent += 1
-        except QueueFull:
+        except OutboxLimit:
             pass
 print(sent)
 """
@@ -118,13 +118,13 @@ def test_the_queue_limit_is_exact(opened: Open) -> None:
     """
     box = opened(max_pending=3)
     ids = [box.send("b", k) for k in range(3)]
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         box.send("b", 3)
     assert ids[0] == box.send("b", 0, message_id=ids[0])
     box.cancel(ids[0])
     box.send("b", 4)
 
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         box.send("b", 5)
     assert (3, []) == (box.file.stats()["pending"], box.file.check())
 
@@ -145,7 +145,7 @@ def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
     """Many messages are taken all or none."""
     box = opened(max_pending=3)
     box.send("b", 0)
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         box.send_many([("b", k) for k in range(3)])
     with pytest.raises(InvalidMessage):
         box.send_many([("b", 1), ("b", float("nan"))])

@@ -10,7 +10,7 @@ from onceward import Postbox
 from onceward.core.maintenance import drop_ephemeral
 from onceward.core.rows import inbox
 from onceward.core.rows.inbox import SettledMessage
-from onceward.errors import QueueFull
+from onceward.errors import OutboxLimit
 from onceward.file.transaction import ROWS_PER_INSERT, listed
 from onceward.message.vocabulary import Done
 
@@ -153,7 +153,7 @@ def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:
     box = opened("narrow", max_pending=2 * ROWS_PER_INSERT)
     box.send("b", "before")
 
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         box.send_many([("b", k) for k in range(2 * ROWS_PER_INSERT)])
 
     assert [("before",)] == box._db.read("SELECT frame ->> '$.data' FROM _onceward_outbox")

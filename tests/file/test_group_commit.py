@@ -11,7 +11,7 @@ import pytest
 from tests.file.commits import commits
 
 from onceward import Postbox
-from onceward.errors import InvalidMessage, OutcomeUnknown, QueueFull, StoreError, StoreFault
+from onceward.errors import InvalidMessage, OutboxLimit, OutcomeUnknown, StoreError, StoreFault
 from onceward.file.transaction import ROWS_PER_INSERT, SavepointMark, StoreTransaction
 
 WRITERS = 32
@@ -214,7 +214,7 @@ def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
         tmp_path / "few.db", agent="few", start=False, hold_unknown=True, max_pending=3
     ) as few:
         outcomes = queue_of(few, *[lambda k=k: few.send("b", k) for k in range(5)], lead=True)
-        full = [outcome for outcome in outcomes if isinstance(outcome, QueueFull)]
+        full = [outcome for outcome in outcomes if isinstance(outcome, OutboxLimit)]
 
         assert (2, 2) == (len(full), len({id(error) for error in full}))
         assert {row[0] for row in few._db.read("SELECT id FROM _onceward_outbox")} == {
@@ -244,7 +244,7 @@ def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
     kept = [outcome for outcome in outcomes if isinstance(outcome, str)]
     assert (1 if overflow == "reject" else 3, 3) == (
         len(kept),
-        len(kept) + sum(isinstance(each, QueueFull) for each in outcomes),
+        len(kept) + sum(isinstance(each, OutboxLimit) for each in outcomes),
     )
     assert [] == [each for each in kept if box.state(each) not in {"pending", "dropped"}]
     assert (2, []) == (box.file.stats()["pending"], box.file.check())
@@ -434,7 +434,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
 
 def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
     """
-    One writer of a shared commit that finds no room gets StoreCapacity.
+    One writer of a shared commit that finds no room gets DiskFull.
 
     The others' messages are there.
     """
@@ -450,7 +450,7 @@ def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
         lambda: box.send("b", 2),
     )
 
-    assert [str, "StoreCapacity", str] == [
+    assert [str, "DiskFull", str] == [
         type(o) if isinstance(o, str) else type(o).__name__ for o in outcomes
     ]
     assert (3, []) == (box.file.stats()["enqueued"], box.file.check())
@@ -470,7 +470,7 @@ def test_a_disk_that_stays_full_refuses_and_keeps(box: Postbox) -> None:
         for _ in range(20):
             kept.append(box.send("b", "x" * 3000))  # noqa: PERF401 - those before the failure count
 
-    assert "StoreCapacity" == type(caught.value).__name__
+    assert "DiskFull" == type(caught.value).__name__
     assert ({"pending"}, []) == ({box.state(each) for each in kept}, box.file.check())
     con.pragma("max_page_count", 1 << 30)
     assert "pending" == box.state(box.send("b", "x" * 3000))

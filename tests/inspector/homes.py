@@ -137,7 +137,7 @@ def _hold_and_schedule(shop: Postbox) -> None:
     shop.channels.get("repairs").pause("hold")
     with shop.begin() as tx:
         tx.execute(
-            "UPDATE _onceward_schedules SET last_error = 'QueueFull: 1000000 messages wait'"
+            "UPDATE _onceward_schedules SET last_error = 'OutboxLimit: 1000000 messages wait'"
             " WHERE name = 'stocktaking'"
         )
 

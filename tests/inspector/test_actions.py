@@ -430,7 +430,7 @@ def test_discarding_a_problem_needs_a_tick(writer: TestClient, home: Home) -> No
     ("error", "verb", "told"),
     [
         ("warehouse: Unreachable", "reset", "Try again now: 1 of 1"),
-        ("stocktaking: QueueFull", "pause-schedule", "Pause the schedule: 1 of 1"),
+        ("stocktaking: OutboxLimit", "pause-schedule", "Pause the schedule: 1 of 1"),
     ],
 )
 def test_each_kind_of_problem_has_its_repair(

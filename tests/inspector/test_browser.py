@@ -354,7 +354,7 @@ def test_a_dead_letter_is_replayed_by_hand(moving: str, open_page: Open, home: H
 TROUBLES = {
     "dead letters": ("rejected: negative amount", ["Replay 3"], "Replay: 3 of 3"),
     "an open breaker": ("warehouse: Unreachable", ["Try again now"], "Try again now: 1 of 1"),
-    "a failing schedule": ("stocktaking: QueueFull", ["Pause the schedule"], "schedule: 1 of 1"),
+    "a failing schedule": ("stocktaking: OutboxLimit", ["Pause the schedule"], "schedule: 1 of 1"),
     "a blocked lane": ("the bank answered 503", ["tick", "Cancel 1"], "Cancel: 1 of 1"),
     "a paused agent": ("it handles and sends no message", ["Resume"], "Resume: 1 of 1"),
 }

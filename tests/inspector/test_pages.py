@@ -174,7 +174,7 @@ def test_an_agent_shows_schedules(web: TestClient) -> None:
     shop = text(web, "/agents/shop")
 
     assert re.search(r"nightly 30 2 \* \* \* Europe/Zurich billing in \d+ (min|h) 0", shop)
-    assert "stocktaking every 7 d warehouse in 7 d 0 QueueFull: 1000000 messages wait" in shop
+    assert "stocktaking every 7 d warehouse in 7 d 0 OutboxLimit: 1000000 messages wait" in shop
     assert "weekly every 7 d billing paused 0" in shop
     assert "shop breaker open dead letters schedule failing" in text(web, "/")
 

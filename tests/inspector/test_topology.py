@@ -184,7 +184,7 @@ def test_schedules_stand_by_what_a_person_has_to_do(web: TestClient) -> None:
     found = re.findall(r'/schedules/(\w+)">', page)
 
     assert ["stocktaking", "nightly", "weekly"] == found
-    assert "QueueFull: 1000000 messages wait" in page
+    assert "OutboxLimit: 1000000 messages wait" in page
     assert ["weekly"] == re.findall(r'/schedules/(\w+)">', web.get("/schedules?show=paused").text)
     assert [] == re.findall(r'/schedules/(\w+)">', web.get("/schedules?q=billing").text)
 

@@ -29,7 +29,7 @@ from onceward import (
     step,
 )
 from onceward.api.aio import AsyncHandlerTransaction
-from onceward.errors import QueueFull, SendError
+from onceward.errors import OutboxLimit, SendError
 from onceward.testing import Controls
 
 PING = {"number": 1}
@@ -510,7 +510,7 @@ def test_a_refused_send_names_the_error(tmp_path: Path, telemetry: Telemetry) ->
                 call()
 
     full, unknown = telemetry.named("send a")[1], telemetry.one("send nowhere")
-    assert (f"onceward.errors.{QueueFull.__name__}", "onceward.errors.UnknownRecipient") == (
+    assert (f"onceward.errors.{OutboxLimit.__name__}", "onceward.errors.UnknownRecipient") == (
         (full.attributes or {})["error.type"],
         (unknown.attributes or {})["error.type"],
     )

@@ -10,7 +10,7 @@ import pytest
 from tests.children import PYTHON, run, side_by_side
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
-from onceward.errors import InvalidArgument, QueueFull, RateLimited, StoreCapacity, StoreFull
+from onceward.errors import FileLimit, InvalidArgument, OutboxLimit, RateLimited
 from onceward.events import Dropped, NearlyFull
 from onceward.message.events import Event
 
@@ -80,7 +80,7 @@ def test_a_limit_is_hard_and_its_own(
     first, *_ = [session.send("b", Job(n=n), **twin) for n in range(3)]
     before = shop.file.stats()
     for _ in range(2):
-        with pytest.raises(QueueFull, match=scope):
+        with pytest.raises(OutboxLimit, match=scope):
             session.send("b", Job(n=3), message_id="again", **twin)
     assert before == shop.file.stats()
     if scope != "outbox":
@@ -88,7 +88,7 @@ def test_a_limit_is_hard_and_its_own(
     assert shop.cancel(first)
 
     assert "again" == session.send("b", Job(n=3), message_id="again", **twin)
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         session.send("b", Job(n=4), **twin)
     full, real = shop.limits.fullness(), counted(shop)
     assert {key: real[key] for key in full} == {key: count for key, (count, _) in full.items()}
@@ -103,7 +103,7 @@ def test_a_limit_of_ones_own_goes_before_the_star(world: World) -> None:
         shop.session("big").send("b", Job(n=n))
     shop.session("small").send("b", Job(n=0))
     for name in ("big", "small"):
-        with pytest.raises(QueueFull):
+        with pytest.raises(OutboxLimit):
             shop.session(name).send("b", Job(n=9))
 
     assert [("session", "*", 1), ("session", "big", 3)] == [
@@ -118,9 +118,9 @@ def test_bytes_are_counted_to_the_byte(world: World) -> None:
     [(size,)] = shop._db.read("SELECT length(CAST(frame AS BLOB)) FROM _onceward_outbox")
     shop.limits.set("outbox", size=2 * size)
     shop.send("b", "y" * 100)
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         shop.send("b", "")
-    with pytest.raises(QueueFull, match="alone"):
+    with pytest.raises(OutboxLimit, match="alone"):
         shop.send("b", "x" * 3 * size)
 
     assert {"outbox": (2, 2 * size)} == shop.limits.fullness()
@@ -138,10 +138,10 @@ def test_settling_pruning_and_dying_make_room(world: World) -> None:
     for n in range(3):
         shop.send("billing", Job(n=n))
     shop.send("billing", Job(n=3), ttl=5, delay=4)
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         shop.send("billing", Job(n=4))
     world.settle()
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         shop.send("billing", Job(n=4))
     for message in billing.receive_each(timeout=0):
         message.ack()
@@ -258,7 +258,7 @@ def test_protected_messages_never_give_way(world: World, overflow: Any) -> None:
     shop.send("b", Job(n=1), headers={"protected": True})
     shop.send("b", Job(n=2), type="worker_result")
     before = shop.file.stats()
-    with pytest.raises(QueueFull, match="may not be dropped"):
+    with pytest.raises(OutboxLimit, match="may not be dropped"):
         shop.send("b", Job(n=3))
 
     assert ({"pending": [0, 1, 2]}, before) == (rows(shop), shop.file.stats())
@@ -274,7 +274,7 @@ def test_what_is_in_flight_is_nobodys_to_drop(world: World) -> None:
         shop.send("billing", Job(n=n))
     shop.run_until_idle()
 
-    with pytest.raises(QueueFull, match="may not be dropped"):
+    with pytest.raises(OutboxLimit, match="may not be dropped"):
         shop.send("billing", Job(n=2))
     assert {"sending": [0, 1]} == rows(shop)
 
@@ -373,7 +373,7 @@ def test_the_store_counts_both_boxes(world: World) -> None:
     world.settle()
     shop.limits.set("store", messages=4)
     shop.send("billing", Job(n=0))
-    with pytest.raises(StoreFull):
+    with pytest.raises(FileLimit):
         shop.send("billing", Job(n=1), priority="critical")
     for message in shop.receive_each(timeout=0):
         message.ack()
@@ -457,7 +457,7 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
     )
     shop.limits.set("file", size=now + 400_000)
     sent = 0
-    with pytest.raises(StoreCapacity):
+    with pytest.raises(FileLimit):
         for _ in range(1000):
             shop.send("billing", "x" * 5000)
             sent += 1
@@ -480,7 +480,7 @@ def test_a_refusal_inside_a_block_leaves_the_block(world: World) -> None:
         for n in range(2):
             tx.send("b", Job(n=n))
         shop.session("t").send("b", Job(n=7))
-        with pytest.raises(QueueFull):
+        with pytest.raises(OutboxLimit):
             tx.send("b", Job(n=2), delay=1)
         tx.execute("CREATE TABLE kept (x)")
 
@@ -606,7 +606,7 @@ def test_an_unbounded_file_has_no_trace_of_limits(world: World) -> None:
 PRODUCER = """
 import sys
 from onceward import Postbox
-from onceward.errors import QueueFull
+from onceward.errors import OutboxLimit
 for path in sys.argv[2:]:
     sent = refused = 0
     with Postbox(path, agent="shop", start=False, hold_unknown=True) as box:
@@ -614,7 +614,7 @@ for path in sys.argv[2:]:
             try:
                 box.session(f"s{n % 2}").send("b", {"n": n}, message_id=f"{sys.argv[1]}-{n}")
                 sent += 1
-            except QueueFull:
+            except OutboxLimit:
                 refused += 1
     print(sent, refused)
 """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward import Msg, Postbox
-from onceward.errors import InvalidMessage, Paused, QueueFull, UnknownRecipient
+from onceward.errors import InvalidMessage, OutboxLimit, Paused, UnknownRecipient
 
 from .conftest import World
 
@@ -263,10 +263,10 @@ def test_a_refused_copy_leaves_none(world: World) -> None:
     alice = world.open("alice", max_pending=2)
     for name in ("b", "c", "d"):
         world.open(name).agents.register()
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         alice.send("all", 1)
     with alice.begin() as tx:
-        with pytest.raises(QueueFull):
+        with pytest.raises(OutboxLimit):
             tx.send("all", 2)
         tx.send("b", 3)
 

@@ -13,7 +13,7 @@ import pytest
 from tests.journey.counted import Job, counting, effects
 
 from onceward import Postbox
-from onceward.errors import QueueFull
+from onceward.errors import OutboxLimit
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -61,7 +61,7 @@ def test_a_message_of_a_given_up_parcel_is_not_dropped(world: World) -> None:
     shop, _, second = given_up(world)
     shop.limits.set("session", "*", messages=3, overflow="drop_old")
 
-    with pytest.raises(QueueFull, match="may not be dropped"):
+    with pytest.raises(OutboxLimit, match="may not be dropped"):
         shop.send("billing", Job(n=5))
     world.wire.always = "ok"
     world.wait(120)

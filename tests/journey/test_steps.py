@@ -36,7 +36,7 @@ from onceward.errors import (
     InvalidArgument,
     InvalidMessage,
     StepFailed,
-    StepsFull,
+    StepLimit,
 )
 from onceward.features.steps import stored
 from onceward.features.steps.steps import MessageSteps
@@ -728,9 +728,9 @@ def test_limits_hold_for_one_message(world: World) -> None:
     world.settle()
 
     told = [str(each.last_error) for each in box.dead_letters.list()]
-    assert 2 == sum("StepsFull" in each for each in told)
+    assert 2 == sum("StepLimit" in each for each in told)
     assert {"max_steps", "max_step_bytes"} == {each.split("(")[-1].split(")")[0] for each in told}
-    assert issubclass(StepsFull, Exception)
+    assert issubclass(StepLimit, Exception)
 
 
 def test_steps_end_with_the_record_of_their_message(world: World) -> None:

@@ -162,11 +162,11 @@ def test_an_error_that_cannot_be_told_is_raised(
     shop.send("bad", 1)
 
     def full(_: Any) -> None:
-        raise errors.StoreCapacity("disk full")
+        raise errors.DiskFull("disk full")
 
     with monkeypatch.context() as patched:
         patched.setattr(shop._db, "write", full)
-        with pytest.raises(errors.StoreCapacity):
+        with pytest.raises(errors.DiskFull):
             shop.run_until_idle()
 
 

@@ -24,7 +24,7 @@ from onceward import (
     step,
 )
 from onceward.core.run.threads import EngineThreads
-from onceward.errors import InvalidArgument, InvalidMessage, LeaseLost, StreamFull
+from onceward.errors import InvalidArgument, InvalidMessage, LeaseLost, StreamLimit
 from onceward.types import Chunk, Ended, Restarted
 
 if TYPE_CHECKING:
@@ -421,12 +421,12 @@ def test_limits_hold_for_the_output_of_one_message(world: World) -> None:
 
     def work(ctx: Context) -> None:
         stream = ctx.stream()
-        with suppress(StreamFull):
+        with suppress(StreamLimit):
             for _ in range(4):
                 stream.append("x" * 10)
         try:
             stream.append("x" * 200)
-        except StreamFull as error:
+        except StreamLimit as error:
             told.append(str(error))
         if len(told) < 2:
             raise ValueError
@@ -446,7 +446,7 @@ def test_bytes_are_bounded_before_a_chunk_is_taken(world: World) -> None:
 
     def work(ctx: Context) -> None:
         stream = ctx.stream()
-        with pytest.raises(StreamFull, match="max_stream_bytes"):
+        with pytest.raises(StreamLimit, match="max_stream_bytes"):
             stream.append("x" * 200)
         with pytest.raises(InvalidMessage):
             stream.append(float("nan"))

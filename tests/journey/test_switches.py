@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Context, Msg, Postbox
-from onceward.errors import Paused, QueueFull
+from onceward.errors import OutboxLimit, Paused
 from onceward.message.events import Event
 
 if TYPE_CHECKING:
@@ -216,9 +216,9 @@ def test_a_full_outbox_refuses_and_drains(world: World) -> None:
     """Beyond max_pending nothing is written; as soon as mail has left there is room again."""
     shop, _ = world.wired("shop", noting([]), max_pending=2)
     shop.send_many([("billing", Job(n=n)) for n in range(2)])
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         shop.send("billing", Job(n=2))
-    with pytest.raises(QueueFull):
+    with pytest.raises(OutboxLimit):
         shop.send_many([("billing", Job(n=n)) for n in range(3)])
     pending = shop.file.stats()["pending"]
     world.settle()
@@ -381,7 +381,7 @@ def test_a_second_opener_gets_its_settings(world: World) -> None:
     shop.run_until_idle()
     with Postbox(world.path("billing"), agent="billing", start=False, max_pending=1) as box:
         box.send("shop", Job(n=1))
-        with pytest.raises(QueueFull):
+        with pytest.raises(OutboxLimit):
             box.send("shop", Job(n=2))
 
 

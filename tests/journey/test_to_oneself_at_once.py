@@ -14,7 +14,7 @@ from tests.journey.test_to_oneself import received
 
 from onceward import Postbox
 from onceward.core.send import outbox
-from onceward.errors import Paused, QueueFull, RateLimited, StoreCapacity
+from onceward.errors import FileLimit, OutboxLimit, Paused, RateLimited
 from onceward.events import Enqueued, Received, Sent
 
 LAST = "SELECT * FROM _onceward_{} ORDER BY seq DESC LIMIT 1"
@@ -208,7 +208,7 @@ def test_what_waits_in_the_outbox_comes_first(shop: Postbox) -> None:
 def test_limits_hold(shop: Postbox, scope: Any, limit: dict[str, Any]) -> None:
     """A limit refuses it as it refuses any other message."""
     shop.limits.set(scope, **limit)
-    with pytest.raises((QueueFull, RateLimited, StoreCapacity)):
+    with pytest.raises((OutboxLimit, RateLimited, FileLimit)):
         for _ in range(2):
             shop.send("shop", 1)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from onceward.errors import InvalidArgument, NoKey, OncewardError, UnsafeKey
+from onceward.errors import InvalidArgument, OncewardError, UnknownKey, UnsafeKey
 from onceward.transports.network.keys import (
     Keys,
     decode_secret,
@@ -47,7 +47,7 @@ def test_a_new_key_is_a_secret_that_only_its_owner_reads(keys: Keys, tmp_path: P
 
 def test_no_key_says_which_and_how_to_make_one(keys: Keys) -> None:
     """A missing key names its peer and the command that makes it."""
-    with pytest.raises(NoKey, match="onceward keys new bob") as caught:
+    with pytest.raises(UnknownKey, match="onceward keys new bob") as caught:
         keys.secrets("bob")
 
     assert "bob" == caught.value.peer
@@ -118,7 +118,7 @@ def test_the_same_secret_added_again_changes_nothing(keys: Keys) -> None:
 def test_only_a_key_can_be_rotated_retired_or_dropped(keys: Keys) -> None:
     """A missing key is an error of each, and no file is made."""
     for change in (keys.rotate, keys.retire, keys.remove):
-        with pytest.raises(NoKey):
+        with pytest.raises(UnknownKey):
             change("bob")
 
     assert [] == keys.list()

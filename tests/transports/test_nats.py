@@ -20,7 +20,7 @@ from tests.waiting import until
 
 from onceward import Postbox
 from onceward.core.deliver.transport import Accept, TransportContext
-from onceward.errors import ParcelTooLarge, Refused, StoreCapacity, Unreachable
+from onceward.errors import DiskFull, ParcelTooLarge, Refused, Unreachable
 from onceward.message.clock import SystemClock
 from onceward.message.frame import Frame
 from onceward.message.parcel import Answer, Parcel, Receipt
@@ -489,7 +489,7 @@ def test_a_refusal_is_told(ends: Ends) -> None:
 
 def test_a_file_that_is_full_is_told_and_tried_again(ends: Ends) -> None:
     """The sender hears why the file took nothing; the parcel stays and comes again by itself."""
-    errors: list[Exception] = [StoreCapacity("the disk is full"), ValueError("a bug")]
+    errors: list[Exception] = [DiskFull("the disk is full"), ValueError("a bug")]
 
     def accept(taken: Parcel) -> Answer:
         if errors:
@@ -505,7 +505,7 @@ def test_a_file_that_is_full_is_told_and_tried_again(ends: Ends) -> None:
         why.append(str(told.value))
     answer = sender.deliver(ends.server.url("far"), pushed())
 
-    assert "far cannot accept the parcel: StoreCapacity: the disk is full" == why[0]
+    assert "far cannot accept the parcel: DiskFull: the disk is full" == why[0]
     assert ("far cannot accept the parcel: ValueError: a bug", "accepted") == (
         why[1],
         answer.verdict,

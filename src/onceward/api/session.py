@@ -105,7 +105,7 @@ class Session:
 
         Raises:
             SendError: see its subclasses; nothing was written.
-            Busy, StoreCapacity: nothing was written.
+            Busy, DiskFull: nothing was written.
             OutcomeUnknown: ask ``state``, or send again with the same key or id.
 
         """

@@ -17,19 +17,19 @@ import apsw
 
 from onceward.errors import (
     Busy,
+    DiskFull,
+    FileLimit,
     InvalidArgument,
     InvalidMessage,
     LeaseLost,
     OncewardError,
+    OutboxLimit,
     Paused,
-    QueueFull,
     ReadOnlyStore,
     SqliteTooOld,
-    StoreCapacity,
     StoreCorrupt,
     StoreError,
     StoreFault,
-    StoreFull,
 )
 from onceward.file import forks
 from onceward.file.file_checks import canonical, descriptors_left, files_limit, read_only_part
@@ -303,7 +303,7 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
         case apsw.BusyError() | apsw.LockedError() | apsw.SchemaChangeError():
             return _busy(error, path)
         case apsw.FullError():
-            return StoreCapacity(
+            return DiskFull(
                 f"{path}: disk or quota is full; nothing was written, free space and try again"
             )
         case apsw.CorruptError() | apsw.NotADBError():
@@ -414,17 +414,17 @@ def _raised(code: str) -> OncewardError:
     if code == "paused":
         return Paused("the file is paused: file.resume() first; nothing was written")
     if code == "queue_full":
-        return QueueFull(
+        return OutboxLimit(
             "max_pending messages already wait in the outbox; nothing was written, wait until some"
             " are delivered"
         )
     if code == "store_full":
-        return StoreFull(
+        return FileLimit(
             "the file has reached its limit of active messages; nothing was written, wait until "
             "some are settled"
         )
     if code.endswith("_full"):
-        return QueueFull(
+        return OutboxLimit(
             f"the limit of the {code.removesuffix('_full')} is reached; nothing was written,"
             " wait until some of it is settled"
         )

@@ -15,11 +15,11 @@ import apsw
 
 from onceward.errors import (
     Busy,
+    DiskFull,
     ForeignHandle,
     ForkedProcess,
     OncewardError,
     SchemaMismatch,
-    StoreCapacity,
     StoreCorrupt,
     StoreFault,
     StoreUnusable,
@@ -780,7 +780,7 @@ class Database:
         if self._con is None:
             try:
                 self._recover_to_read()
-            except StoreCapacity:
+            except DiskFull:
                 with self._before_the_barrier() as reader:
                     yield reader
                 return

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from onceward.core.deliver.transport import Transport
-from onceward.errors import Busy, ParcelTooLarge, Refused, StoreCapacity, Unreachable
+from onceward.errors import Busy, DiskFull, ParcelTooLarge, Refused, Unreachable
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, ReceiptState, encoded_size
 from onceward.testing.builders import parcel
 from onceward.testing.transport_fixture import FarEnd, Line, from_near, open_line, stored
@@ -145,7 +145,7 @@ class WireConformance:
 
     @pytest.mark.parametrize(
         "error",
-        [Unreachable("damaged"), Busy("others write"), StoreCapacity("full"), ValueError("a bug")],
+        [Unreachable("damaged"), Busy("others write"), DiskFull("full"), ValueError("a bug")],
         ids=lambda error: type(error).__name__,
     )
     def test_trouble_of_the_far_end_is_no_refusal(self, scripted: Line, error: Exception) -> None:

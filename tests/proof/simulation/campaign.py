@@ -68,7 +68,7 @@ EXPECTED: Final = (
     "send ended by OutcomeUnknown",
     "send refused by Conflict",
     "send refused by Paused",
-    "send refused by QueueFull",
+    "send refused by OutboxLimit",
 )
 """What a day's worlds must have seen, or they prove less than they say."""
 OFTEN_ENOUGH: Final = 1000

@@ -21,7 +21,7 @@ time: the file decides. Its only time limit is ``busy_timeout``.
 Raises:
     Refused: the parcel is for another agent, or its names are invalid: it is never accepted.
     Unreachable: a frame was damaged on the way: the same parcel may come again.
-    StoreError: the file cannot take it now, such as Busy, StoreCapacity or StoreClosed:
+    StoreError: the file cannot take it now, such as Busy, DiskFull or StoreClosed:
         nothing was stored, and the same parcel may come again.
 
 """

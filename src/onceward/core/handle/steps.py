@@ -145,7 +145,7 @@ class OutputStream:
         Append text, bytes, or a value that can be written as JSON.
 
         Raises:
-            StreamFull: the output of this message has reached its limit.
+            StreamLimit: the output of this message has reached its limit.
             InvalidMessage: the chunk cannot be written as JSON.
             LeaseLost: another worker handles the message, or its handler has ended.
 
@@ -291,7 +291,7 @@ class WithSteps:
         Raises:
             Conflict: an earlier call passed other arguments to this step.
             StepFailed: it failed permanently; the failure is stored.
-            StepsFull: the steps of this message reached their limit.
+            StepLimit: the steps of this message reached their limit.
             InvalidArgument: the handler has written before, or the step has no clear name.
             LeaseLost: another worker handles the message.
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from onceward.core.rows import sent
 from onceward.core.send.compose import OutgoingMessage
-from onceward.errors import QueueFull, RateLimited, StoreCapacity, StoreFull
+from onceward.errors import FileLimit, OutboxLimit, RateLimited
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
@@ -167,13 +167,13 @@ class LimitHit(NamedTuple):
         """Its text in the reason of a dropped message."""
         return f"the limit of {self.where} is reached"
 
-    def error(self, why: str = "") -> QueueFull:
+    def error(self, why: str = "") -> OutboxLimit | FileLimit:
         """Return the error for a refused sender."""
         msg = (
             f"the limit of {self.where} is reached{why}; nothing was written,"
             " wait until some of it is settled"
         )
-        return StoreFull(msg) if self.scope == "store" else QueueFull(msg)
+        return FileLimit(msg) if self.scope == "store" else OutboxLimit(msg)
 
 
 class DropCandidate(NamedTuple):
@@ -249,7 +249,7 @@ class AdmissionControl:
         Decide whether a message is accepted, held or dropped; drop messages in its favour.
 
         Raises:
-            QueueFull, StoreFull, RateLimited, StoreCapacity: nothing was written nor dropped.
+            OutboxLimit, FileLimit, RateLimited: nothing was written nor dropped.
 
         """
         used = _check_file_size(tx)
@@ -310,7 +310,7 @@ def _admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) -
     Return the decision of a message's limits, without changes.
 
     Raises:
-        QueueFull, StoreFull: a limit is reached and no message may be dropped for it.
+        OutboxLimit, FileLimit: a limit is reached and no message may be dropped for it.
 
     """
     size = byte_length(message.frame)
@@ -435,14 +435,14 @@ def _take_token(tx: StoreTransaction, sender: str) -> None:
 
 
 def _check_file_size(tx: StoreTransaction) -> FileUsage | None:
-    """Return the file's usage if it is limited; raise StoreCapacity if it is full."""
+    """Return the file's usage if it is limited; raise FileLimit if it is reached."""
     [(limit,)] = tx.rows(FILE)
     if limit is None:
         return None
     [(size,)] = tx.rows(PAGES)
     found = FileUsage(size, limit)
     if found.bytes >= found.limit:
-        raise StoreCapacity(
+        raise FileLimit(
             f"{size} bytes of the file are in use, the limit is {found.limit}; nothing was "
             "written: wait until messages are settled and pruned"
         )

@@ -327,7 +327,7 @@ class Outbox:
 
         Raises:
             Conflict: the id or key belongs to another message.
-            QueueFull, StoreFull, RateLimited, StoreCapacity, Paused: nothing was written.
+            OutboxLimit, FileLimit, RateLimited, Paused: nothing was written.
 
         """
         try:
@@ -528,7 +528,7 @@ def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
 
     Raises:
         Conflict: the id or key belongs to another message.
-        QueueFull, Paused: from the admission trigger; nothing was written.
+        OutboxLimit, Paused: from the admission trigger; nothing was written.
 
     """
     beside = message.body is not None and message.body_id is None

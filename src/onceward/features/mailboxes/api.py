@@ -13,7 +13,7 @@ from typing_extensions import TypeForm
 from onceward.core.handle.message import Consumer, Message, Taken, type_names
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.block import BlockOpener, Transaction
-from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
+from onceward.errors import InvalidArgument, LeaseLost, UnknownMailbox
 from onceward.features.mailboxes import directory as mailboxes
 from onceward.features.mailboxes.mailbox_leases import (
     ExactlyOnceLeases,
@@ -123,7 +123,7 @@ class Mailbox(MailboxFields):
     message away from another reader; ``discard`` does.
 
     Raises:
-        NoMailbox: from every call, once the mailbox has expired.
+        UnknownMailbox: from every call, once the mailbox has expired.
 
     """
 
@@ -154,7 +154,7 @@ class Mailbox(MailboxFields):
         mailbox's owner drops it, if no reader holds a lease on it by then.
 
         Raises:
-            NoMailbox: the mailbox has expired.
+            UnknownMailbox: the mailbox has expired.
             SendError: see its subclasses; nothing was written.
 
         """
@@ -450,7 +450,7 @@ class Mailboxes:
         unchanged.
 
         Raises:
-            NoMailbox: *name* is the id of a private mailbox that does not exist.
+            UnknownMailbox: *name* is the id of a private mailbox that does not exist.
             InvalidArgument: the name or the time to live breaks its rule.
 
         """
@@ -467,8 +467,8 @@ class Mailboxes:
         """Return the mailbox of that id or name; the error says how to create one."""
         try:
             return self.get(name)
-        except NoMailbox as error:
-            raise NoMailbox(
+        except UnknownMailbox as error:
+            raise UnknownMailbox(
                 "no mailbox has this name or id, or it has expired: to create a public one set "
                 "public=True, to create a private one omit the name"
             ) from error
@@ -511,11 +511,11 @@ class Mailboxes:
         Return a mailbox by its public name or its private id.
 
         Raises:
-            NoMailbox: there is none; an expired one and one that never existed look the same.
+            UnknownMailbox: there is none; an expired one and one that never existed look the same.
 
         """
         if not self._home.known:
-            raise NoMailbox
+            raise UnknownMailbox
         return self._mailbox(mailboxes.find(self._home.directory, name), name, created=False)
 
     def list(self) -> list[MailboxInfo]:
@@ -534,7 +534,7 @@ class Mailboxes:
         ours = address.owner == self._db.agent
         db = self._files.file(address.owner)
         if db is None:
-            raise NoMailbox
+            raise UnknownMailbox
         reader = MailboxReader(db, MailboxRef(mailbox=address.key, expires_at=address.expires_at))
         deps = replace(self._deps, db=db)
         return Mailbox(address, reader, deps, self._session, id=name, created=created, ours=ours)

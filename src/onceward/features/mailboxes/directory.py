@@ -12,7 +12,7 @@ from typing import Final
 from pydantic_core import to_json
 
 from onceward.core.accept.accept import ParsedFrame
-from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
+from onceward.errors import DuplicateMailbox, InvalidArgument, UnknownMailbox
 from onceward.file.directory import DirectoryDatabase, DirectoryHandle
 from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
@@ -78,7 +78,7 @@ def public_name(name: str) -> str:
 def _entry(name: str) -> tuple[int, str]:
     """Return the (public, name) under which the directory stores a name or a private id."""
     if not isinstance(name, str):
-        raise NoMailbox
+        raise UnknownMailbox
     if NAME.fullmatch(name) is not None:
         return 1, name
     return 0, sha256(name.encode(errors="replace")).hexdigest()
@@ -89,7 +89,7 @@ def find(directory: DirectoryDatabase, name: str) -> MailboxInfo:
     Return a mailbox by its public name or its private id.
 
     Raises:
-        NoMailbox: there is none; the error does not say whether there ever was one.
+        UnknownMailbox: there is none; the error does not say whether there ever was one.
 
     """
     return _find(directory.read(FIND, (*_entry(name), directory.now())))
@@ -97,7 +97,7 @@ def find(directory: DirectoryDatabase, name: str) -> MailboxInfo:
 
 def _find(rows: list[tuple[object, ...]]) -> MailboxInfo:
     if not rows:
-        raise NoMailbox
+        raise UnknownMailbox
     return MailboxInfo(*rows[0])  # type: ignore[arg-type]  # columns of FIND
 
 

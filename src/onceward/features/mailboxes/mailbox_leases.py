@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from onceward.core.handle.message import Consumer, Taken, never_settled
 from onceward.core.rows import lanes
 from onceward.core.run.engine_loop import RuntimeDeps
-from onceward.errors import NoMailbox
+from onceward.errors import UnknownMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
 from onceward.features.mailboxes.mailbox_readers import RANKS, MailboxLease, MailboxRef, Start
 from onceward.features.mailboxes.mailboxes import (
@@ -29,15 +29,15 @@ from onceward.message.vocabulary import Dead, Done, RetryAt, Settlement
 
 
 class MailboxReader:
-    """The readers' side of one mailbox; each call raises NoMailbox once it has expired."""
+    """The readers' side of one mailbox; each call raises UnknownMailbox once it has expired."""
 
     def __init__(self, db: Database, mailbox: MailboxRef) -> None:
         self.db, self.mailbox = db, mailbox
 
     def check_alive(self) -> None:
-        """Raise NoMailbox once the mailbox has expired."""
+        """Raise UnknownMailbox once the mailbox has expired."""
         if self.mailbox.expires_at is not None and self.mailbox.expires_at <= self.db.now():
-            raise NoMailbox
+            raise UnknownMailbox
 
     @property
     def closed(self) -> bool:

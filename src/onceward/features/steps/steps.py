@@ -36,7 +36,7 @@ from onceward.errors import (
     Paused,
     Reject,
     StepFailed,
-    StepsFull,
+    StepLimit,
 )
 from onceward.features.steps import awaited, stored
 from onceward.features.steps.arguments import (
@@ -454,7 +454,7 @@ class MessageSteps:
             f"step {name} of message {self._home.leased.id} is refused: {why}:"
             " split the work into messages, or return references"
         )
-        raise StepsFull(msg, message_id=self._home.leased.id)
+        raise StepLimit(msg, message_id=self._home.leased.id)
 
     def of_others(self, sender: str, message_id: str, scope: str) -> tuple[StoredStep, ...]:
         """Return the steps of another call, in order."""

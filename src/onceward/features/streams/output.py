@@ -9,7 +9,7 @@ from typing import Final
 
 from onceward.core.handle.steps import HandlerDeps, OutputStream, StepHome
 from onceward.core.run.threads import EngineTask, engine_threads
-from onceward.errors import LeaseLost, OncewardError, StreamFull
+from onceward.errors import LeaseLost, OncewardError, StreamLimit
 from onceward.features.streams import stored
 from onceward.features.streams.stored import BYTES, JSON, RESTART, Batch, Tail
 from onceward.file import forks
@@ -107,7 +107,7 @@ class MessageStreams:
             return
         leased = self._home.leased
         msg = f"a chunk of stream {name} of message {leased.id} is refused: {why}"
-        raise StreamFull(msg, message_id=leased.id)
+        raise StreamLimit(msg, message_id=leased.id)
 
     def _is_due(self) -> bool:
         return (

@@ -10,20 +10,17 @@ from onceward.errors import (
     Busy,
     ChannelError,
     Conflict,
-    DuplicateChannel,
-    DuplicateMailbox,
+    DiskFull,
     InvalidArgument,
     LeaseLost,
-    NoKey,
-    NoMailbox,
+    LimitReached,
     OncewardError,
     Paused,
-    QueueFull,
-    RateLimited,
     Refused,
-    StoreCapacity,
     StoreUnusable,
     UnknownChannel,
+    UnknownKey,
+    UnknownMailbox,
     UnknownRecipient,
 )
 from onceward.fleet.files import NamesNoFile, NoSuchPath
@@ -66,10 +63,10 @@ class Conflicting(OncewardError):
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((Usage, InvalidArgument), USAGE),
     ((NothingThere, NamesNoFile, NoSuchPath), NOTHING_THERE),
-    ((UnknownRecipient, UnknownChannel, NoMailbox, NoKey), NOTHING_THERE),
+    ((UnknownRecipient, UnknownChannel, UnknownMailbox, UnknownKey), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
-    ((Conflicting, Conflict, DuplicateMailbox, DuplicateChannel, LeaseLost), CONFLICT),
-    ((Paused, ChannelError, QueueFull, RateLimited, StoreCapacity), REFUSED),
+    ((Conflicting, Conflict, LeaseLost), CONFLICT),
+    ((Paused, ChannelError, LimitReached, DiskFull), REFUSED),
     ((StoreUnusable, Refused), REFUSED),
 )
 

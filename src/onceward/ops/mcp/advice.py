@@ -11,12 +11,14 @@ from mcp.server.mcpserver.exceptions import ToolError
 from onceward.errors import (
     Busy,
     Conflict,
+    FileLimit,
     InvalidArgument,
     LeaseLost,
+    LimitReached,
     OncewardError,
+    OutboxLimit,
     OutcomeUnknown,
     Paused,
-    QueueFull,
     RateLimited,
     TooLarge,
     TopicError,
@@ -31,7 +33,7 @@ NEXT: Final = (
     (UnknownRecipient, "Nothing was sent. Call list_agents for the names that exist."),
     (Conflict, "Nothing was sent. Use a new key for another message."),
     (RateLimited, "Nothing was sent. Wait, then call again with the same arguments."),
-    (QueueFull, "Nothing was sent. Wait until messages are delivered, then call again."),
+    (LimitReached, "Nothing was sent. Wait until messages are delivered, then call again."),
     (Paused, "No message was lost. Only the user can resume the agent: tell the user."),
     (TooLarge, "Nothing was sent. Send a shorter body, or say where the content is."),
     (TopicError, "Nothing was sent. Topics are words with dots between, such as build.done."),
@@ -43,7 +45,7 @@ NEXT: Final = (
 """The next step, by the first class that fits."""
 
 
-OWN_CURE: Final = (UnknownRecipient, Conflict, QueueFull, Paused, TooLarge)
+OWN_CURE: Final = (UnknownRecipient, Conflict, OutboxLimit, FileLimit, Paused, TooLarge)
 """Errors whose own text ends with advice for programs or shells, useless to a model."""
 
 

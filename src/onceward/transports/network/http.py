@@ -16,9 +16,9 @@ from onceward.core.deliver.transport import Features, TransportContext
 from onceward.errors import (
     DeliveryError,
     InvalidParcel,
-    NoKey,
     ParcelTooLarge,
     Refused,
+    UnknownKey,
     Unreachable,
 )
 from onceward.file import forks
@@ -164,7 +164,7 @@ class HttpTransport:
         """Make one request under one deadline; read at most *limit* bytes of its answer."""
         try:
             asked.sign(self._keys.secrets(asked.recipient), self._now() // 1000)
-        except NoKey as error:
+        except UnknownKey as error:
             raise Unreachable(str(error)) from error
         target = f"{url.rstrip('/')}/v1/agents/{asked.recipient}/{asked.verb}"
         place = urlsplit(target)

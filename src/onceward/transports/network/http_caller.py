@@ -12,7 +12,7 @@ from typing import Final
 from starlette.responses import Response
 
 from onceward.core.deliver.transport import Accept
-from onceward.errors import NoKey, StoreClosed, UnsafeKey
+from onceward.errors import StoreClosed, UnknownKey, UnsafeKey
 from onceward.file import forks
 from onceward.message import wire
 from onceward.message.clock import Clock
@@ -178,7 +178,7 @@ class Caller:
             return self.served.keys.secrets(self.name)
         except UnsafeKey as error:
             raise self.refused(str(error)) from error
-        except NoKey as error:
+        except UnknownKey as error:
             why, cure = "name or key: there is no key for it", f": onceward keys add {self.name}"
             raise self.refused(why, cure, known=False) from error
 

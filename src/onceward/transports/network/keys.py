@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from onceward.errors import InvalidArgument, NoKey, UnsafeKey
+from onceward.errors import InvalidArgument, UnknownKey, UnsafeKey
 from onceward.file.file_checks import sync
 from onceward.message.clock import Millis
 from onceward.message.names import agent_name
@@ -74,7 +74,7 @@ class Keys:
         Return the secrets shared with *peer*, the newest first.
 
         Raises:
-            NoKey: there is none: ``onceward keys new`` or ``keys add`` creates it.
+            UnknownKey: there is none: ``onceward keys new`` or ``keys add`` creates it.
             UnsafeKey: others can read or replace it, or it contains something else.
 
         """
@@ -94,7 +94,7 @@ class Keys:
         """Return whether there is a usable key for *peer*."""
         try:
             return bool(self.secrets(peer))
-        except NoKey:
+        except UnknownKey:
             return False
 
     def create(self, peer: str) -> str:
@@ -133,7 +133,7 @@ class Keys:
         Put a new secret first and return it; the previous one stays valid until it is retired.
 
         Raises:
-            NoKey: there is no key to rotate.
+            UnknownKey: there is no key to rotate.
 
         """
         self.secrets(peer)
@@ -142,12 +142,12 @@ class Keys:
         return secret
 
     def retire(self, peer: str) -> None:
-        """Delete the secret from before the last rotation; raise NoKey if there is no key."""
+        """Delete the secret from before the last rotation; raise UnknownKey if there is no key."""
         self.secrets(peer)
         self._write(peer, self._lines(peer)[:1])
 
     def remove(self, peer: str) -> None:
-        """Delete the key of *peer*, which can then neither send nor receive; raises NoKey."""
+        """Delete the key of *peer*, which can then neither send nor receive; raises UnknownKey."""
         path = self._path(peer)
         try:
             path.unlink()
@@ -165,7 +165,7 @@ class Keys:
 
     def _info(self, name: str) -> KeyInfo:
         found, secrets = (self.folder / name).stat(), tuple[bytes, ...]()
-        with suppress(NoKey, InvalidArgument):
+        with suppress(UnknownKey, InvalidArgument):
             secrets = self.secrets(name)
         return KeyInfo(
             name,
@@ -184,7 +184,7 @@ class Keys:
             self.secrets(peer)
         except UnsafeKey:
             raise
-        except NoKey:
+        except UnknownKey:
             return ()
         return _words(self._path(peer).read_text(encoding="ascii"))
 
@@ -291,8 +291,8 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-def _no_key(peer: str, folder: Path, error: OSError) -> NoKey:
+def _no_key(peer: str, folder: Path, error: OSError) -> UnknownKey:
     if isinstance(error, FileNotFoundError):
         why = f"there is no key for {peer} in {folder}"
-        return NoKey(f"{why}: onceward keys new {peer}, or keys add {peer}", peer=peer)
-    return NoKey(f"the key for {peer} cannot be read: {error}", peer=peer)
+        return UnknownKey(f"{why}: onceward keys new {peer}, or keys add {peer}", peer=peer)
+    return UnknownKey(f"the key for {peer} cannot be read: {error}", peer=peer)
