@@ -318,7 +318,7 @@ def test_the_bytes_in_flight_are_bounded(tmp_path: Path) -> None:
         answer = there.transport().deliver(there.url, a_parcel("x" * 2000))
 
         assert found.startswith(b"HTTP/1.1 503 ")
-        assert ("busy", 1000) == (answer.verdict, answer.retry_after)
+        assert ("busy", True) == (answer.verdict, 1000 <= answer.retry_after <= 2000)
         assert 200 == there.post(BODY, there.signed(BODY)).status_code
 
 
@@ -476,7 +476,8 @@ def test_a_body_that_is_not_wanted_is_not_awaited(
 
 def test_a_stranger_of_longest_standing_makes_room(tmp_path: Path) -> None:
     """Beyond the most of an address the oldest unproved connection is told to come again."""
-    with served(tmp_path, limits=HttpLimits(connections=4)) as there:
+    limits = HttpLimits(connections=4, connections_of_an_address=2)
+    with served(tmp_path, limits=limits) as there:
         strangers = [raw(there.url) for _ in range(6)]
         told = [answer_of(each) for each in strangers[:4]]
         status = there.post(BODY, there.signed(BODY)).status_code
@@ -520,14 +521,14 @@ def test_a_stranger_with_many_connections_stops_no_pair(tmp_path: Path) -> None:
     with ExitStack() as stack, served(tmp_path, limits=HttpLimits(connections=200)) as there:
         for _ in range(500):
             stack.enter_context(raw(there.url)).sendall(b"POST /v1")
-        until(lambda: (found := there.server.connections()) is not None and found.refused == 400)
+        until(lambda: (found := there.server.connections()) is not None and found.refused == 350)
         pushed = a_parcel()
         sent = [there.transport().deliver(there.url, pushed).verdict for _ in range(20)]
         found = there.server.connections()
 
     assert ["accepted", *["duplicate"] * 19] == sent
     assert found is not None
-    assert found.strangers <= 100
+    assert found.strangers <= 150
 
 
 def test_connections_are_counted_before_tls(tmp_path: Path) -> None:
@@ -542,13 +543,13 @@ def test_connections_are_counted_before_tls(tmp_path: Path) -> None:
         place = ("localhost", int(there.url.rpartition(":")[2]))
         for _ in range(50):
             stack.enter_context(socket.create_connection(place))
-        until(lambda: (found := there.server.connections()) is not None and found.refused == 40)
+        until(lambda: (found := there.server.connections()) is not None and found.refused == 35)
         verdict = there.transport(http_ca=trusted).deliver(there.url, a_parcel()).verdict
         found = there.server.connections()
 
     assert "accepted" == verdict
     assert found is not None
-    assert (9, 1) == (found.strangers, found.peers)
+    assert (14, 1) == (found.strangers, found.peers)
 
 
 def _serve_silent_clients(tmp_path: Path) -> None:
@@ -705,10 +706,8 @@ def test_a_busy_file_is_told_as_busy(tmp_path: Path) -> None:
     """A file that cannot take the parcel now asks for a pause."""
     server, transport = _accepting(tmp_path, Busy("locked"))
     try:
-        assert ("busy", 1000) == (
-            transport.deliver(server.url, a_parcel()).verdict,
-            transport.deliver(server.url, a_parcel()).retry_after,
-        )
+        answer = transport.deliver(server.url, a_parcel())
+        assert ("busy", True) == (answer.verdict, 1000 <= answer.retry_after <= 2000)
     finally:
         transport.close()
         server.stop()

@@ -286,10 +286,10 @@ def connections(path: Path) -> Iterator[Finding]:
     """Examine the connections of the processes that listen for the agents of the home."""
     now = SystemClock().now()
     for each in listeners(path.parent):
-        taken, most = each["strangers"] + each["peers"], each["most"]
+        taken, most = each["strangers"] + each["peers"] + each["held"], each["most"]
         said = (
             f"process {each['pid']} at {each['url']} has {taken} of {most} connections,"
-            f" and holds {each['held']} of {each['most_held']} questions"
+            f" and holds on them {each['held']} of {each['most_held']} questions"
         )
         if now - each["refused_at"] > LATELY:
             yield ok("connections", said)

@@ -40,7 +40,7 @@ class Listening:
     behind_proxy: Annotated[bool, Quiet] = False
     """Listen with plain http for other machines, behind a proxy that speaks https."""
     connections: Annotated[int | None, Quiet] = None
-    """Maximum open connections. Default: a quarter of the allowed open files."""
+    """Maximum open connections. Default: half of the allowed open files."""
     ask: Several = None
     """Poll this peer's HTTP URL: it cannot reach this machine; may be repeated."""
 

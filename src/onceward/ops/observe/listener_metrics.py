@@ -17,7 +17,7 @@ REFUSED: Final = "onceward_listener_refused"
 DISPLACED: Final = "onceward_listener_displaced"
 LISTENER_METRICS: Final = {
     OPEN: "Connections by kind: unknown callers, peers, and held questions for parcels.",
-    MOST: "Connections that there may be; kind is connections or held.",
+    MOST: "Maximum connections; kind is connections for all, held for those that hold a question.",
     f"{REFUSED}_total": "Connections and questions that were refused for now.",
     f"{DISPLACED}_total": "Connections that were closed for a newer one.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ class HttpTransport:
         asked = SignedRequest(parcel.sender, parcel.recipient, "parcels", wire.CONTENT_TYPE, body)
         reply = self.request(url, asked, limit=wire.answer_bytes(parcel))
         if reply.status in BUSY and (wait := _retry_after(reply.headers, self._now())):
-            return Answer(verdict="busy", retry_after=min(wait, self._longest_pause()))
+            return Answer(verdict="busy", retry_after=self._spread(wait))
         self._prove(asked, reply)
         try:
             if reply.status == HTTPStatus.OK:
@@ -202,7 +203,11 @@ class HttpTransport:
         if reply.status == HTTPStatus.TOO_MANY_REQUESTS:
             return AGAIN
         wait = _retry_after(reply.headers, self._now()) or 1000
-        return min(wait, self._longest_pause()) / 1000
+        return self._spread(wait) / 1000
+
+    def _spread(self, wait: Millis) -> Millis:
+        """Return up to twice a pause, so that refused senders do not come back in one moment."""
+        return min(wait + _dice.randint(0, wait), self._longest_pause())
 
     def _longest_pause(self) -> Millis:
         """Return how long a busy peer delays us; the answer is not verified."""
@@ -238,6 +243,7 @@ class _Trust(NamedTuple):
     key: str
 
 
+_dice: Final = random.SystemRandom()
 _Pool = Shared[httpcore2.ConnectionPool]
 _pools: dict[tuple[str, _Trust], _Pool] = {}
 _pools_lock: Final = forks.new_lock()

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Protocol
 
 from onceward.file.file_checks import files_limit
 
-CONNECTIONS_MAX: Final = 4096
+CONNECTIONS_MAX: Final = 12_288
 """Maximum default number of connections, regardless of the limit of open files."""
-LEAST: Final = 16
+LEAST: Final = 32
 HELD_AT_LEAST: Final = 3.0
 """Seconds for which a poll is held before it may be ended for another peer's."""
 REFUSALS: Final = 64
@@ -42,9 +42,9 @@ class ConnectionStats:
     """The connections of a listener, now and since it was started."""
 
     most: int
-    """Maximum connections, without those that hold a poll."""
+    """Maximum connections."""
     most_held: int
-    """Maximum held polls."""
+    """Maximum connections of these that hold a poll."""
     strangers: int
     """Unverified connections."""
     peers: int
@@ -59,7 +59,8 @@ class ConnectionStats:
     @property
     def full(self) -> bool:
         """Return whether no more connections or polls are accepted without closing another."""
-        return self.strangers + self.peers >= self.most or self.held >= self.most_held
+        taken = self.strangers + self.peers + self.held
+        return taken >= self.most or self.held >= self.most_held
 
 
 class _Question(NamedTuple):
@@ -76,10 +77,9 @@ class Connections:
     def __init__(
         self, most: int | None = None, held: int | None = None, place: int | None = None
     ) -> None:
-        files = files_limit()
-        self.most = most or max(LEAST, min(CONNECTIONS_MAX, files // 4))
-        self.most_held = held or max(LEAST, min(2 * CONNECTIONS_MAX, files // 4))
-        self.most_of_a_place = place or max(1, self.most // 2)
+        self.most = most or max(LEAST, min(CONNECTIONS_MAX, files_limit() // 2))
+        self.most_held = held or max(1, self.most * 2 // 3)
+        self.most_of_a_place = place or max(1, self.most * 3 // 4)
         self._strangers: dict[CountedConnection, None] = {}
         self._resting: dict[CountedConnection, None] = {}
         self._working = set[CountedConnection]()
@@ -108,7 +108,7 @@ class Connections:
         beside[made] = None
         if len(beside) > self.most_of_a_place:
             self._refuse(next(iter(beside)))
-        elif len(self._strangers) + len(self._resting) + len(self._working) > self.most:
+        elif self._number() > self.most:
             self._make_room()
 
     def works(self, found: CountedConnection) -> None:
@@ -154,6 +154,10 @@ class Connections:
         """Remove a closed connection."""
         self._forget(found)
         self._refusing.discard(found)
+
+    def _number(self) -> int:
+        verified = len(self._resting) + len(self._working) + len(self._held)
+        return len(self._strangers) + verified
 
     def _make_room(self) -> None:
         """Close the longest idle connection, otherwise the oldest unverified one."""

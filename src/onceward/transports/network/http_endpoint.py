@@ -64,15 +64,15 @@ class HttpLimits:
     """Threads that verify and accept."""
     connections: int | None = None
     """
-    Maximum connections of an ``HttpListener``, without those that hold a poll.
+    Maximum connections of an ``HttpListener``.
 
-    Default: a quarter of the files that the process may open, 4,096 at most. Another server limits
+    Default: half of the files that the process may open, 12,288 at most. Another server limits
     its own connections.
     """
     questions: int | None = None
-    """Maximum polls that it holds; default: a quarter of the files, at most 8,192."""
+    """Maximum connections of these that hold a poll; default: two thirds."""
     connections_of_an_address: int | None = None
-    """Maximum unverified connections from one address; default: half."""
+    """Maximum unverified connections from one address; default: three quarters."""
     header_timeout: Span = 10.0
     """Maximum time for a head to arrive at an ``HttpListener``."""
 

@@ -23,6 +23,8 @@ PIECE: Final = 4096
 """Bytes of a head that are parsed at a time."""
 LINGER: Final = 1.0
 """Seconds in which the client of a refused connection may read the reason."""
+ACCEPTED_AT_ONCE: Final = 16
+"""Connections that are accepted before the heads of others are read."""
 TOLD_EVERY: Final = 60.0
 """Seconds between two lines about missing descriptors."""
 WAITING: Final = "connections wait for file descriptors: raise the limit (ulimit -n)"
@@ -191,17 +193,24 @@ class GuardedLoop(asyncio.SelectorEventLoop):
     async def create_server(  # type: ignore[override]
         self, factory: Callable[[], Any], *args: Any, **options: Any
     ) -> asyncio.Server:
-        """Create a server whose handshakes are counted and have a time limit."""
-        context = options.pop("ssl", None)
-        if context is None:
-            return await super().create_server(factory, *args, **options)
+        """
+        Create a server whose handshakes are counted and have a time limit.
+
+        It reads heads between accepting connections: of a crowd that connects in one moment few are
+        unverified at a time.
+        """
+        context, listening = options.pop("ssl", None), options["sock"]
 
         def over_tls() -> Handshake:
             made = Handshake(self, factory(), context)
             self._handshakes.add(made)
             return made
 
-        return await super().create_server(over_tls, *args, **options)
+        make = factory if context is None else over_tls
+        waiting, options["backlog"] = options["backlog"], ACCEPTED_AT_ONCE
+        server = await super().create_server(make, *args, **options)
+        listening.listen(waiting)
+        return server
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Log once a minute that no descriptor is left for a connection; asyncio tries again."""
