@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox, Reject, Retry
-from onceward.core.rows import lanes
+from onceward.core.run import recovery
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.types import Start
 
@@ -493,7 +493,7 @@ def test_leases_of_a_group_that_is_gone_wake_nobody(
     fill(owner, jobs, "x")
     jobs.lease("gone", lease=5)
     until_due = home.reader(jobs).until_due
-    assert lanes.LOOK == until_due(None)  # its process may die before the lease ends
+    assert recovery.LOOK == until_due(None)  # its process may die before the lease ends
     home.clock.advance(6)
 
     assert (None, 7.0) == (until_due(None), until_due(7.0))

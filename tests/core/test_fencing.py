@@ -9,8 +9,12 @@ import apsw
 import pytest
 
 from onceward import Message, Postbox
-from onceward.core.rows import inbox, lanes, peers
-from onceward.core.rows.inbox import ClaimRequest, LeasedMessage, SettledMessage
+from onceward.core.end import received
+from onceward.core.end.received import SettledMessage
+from onceward.core.handle import claim
+from onceward.core.handle.claim import ClaimRequest
+from onceward.core.rows import lanes, peers
+from onceward.core.rows.lanes import LeasedMessage
 from onceward.errors import LeaseLost, StoreError
 from onceward.file.transaction import StoreTransaction
 from onceward.message.settings import Settings
@@ -28,10 +32,10 @@ def taken(opened: Open) -> tuple[Postbox, LeasedMessage]:
     peer.send("a", 1)
     peer.run_until_idle()
     [[late]] = box._db.write(
-        lambda tx: inbox.claim(tx, ClaimRequest(messages=1), owner="late", until=tx.now - 1)
+        lambda tx: claim.claim(tx, ClaimRequest(messages=1), owner="late", until=tx.now - 1)
     )
     [[_]] = box._db.write(
-        lambda tx: inbox.claim(tx, ClaimRequest(messages=1), owner="now", until=tx.now + FAR)
+        lambda tx: claim.claim(tx, ClaimRequest(messages=1), owner="now", until=tx.now + FAR)
     )
     return box, late
 
@@ -45,7 +49,7 @@ def test_a_late_worker_settles_nothing(taken: tuple[Postbox, LeasedMessage]) -> 
     """Its verdict raises LeaseLost; the message waits, and the other one keeps the lane."""
     box, late = taken
     with pytest.raises(LeaseLost):
-        box._db.write(lambda tx: inbox.settle(tx, [SettledMessage(late, Done())], {}))
+        box._db.write(lambda tx: received.settle(tx, [SettledMessage(late, Done())], {}))
     with pytest.raises(LeaseLost):
         box._db.write(lambda tx: lanes.settle(tx, late.lane, rest=[], due_at=None))
 
@@ -68,11 +72,11 @@ def test_messages_of_a_lease_that_nothing_settled_are_claimed_alone(opened: Open
     peer.send_many([("a", n) for n in range(4)])
     peer.run_until_idle()
 
-    def claim(most: int) -> list[list[LeasedMessage]]:
+    def claimed(most: int) -> list[list[LeasedMessage]]:
         wanted = ClaimRequest(messages=most)
-        return box._db.write(lambda tx: inbox.claim(tx, wanted, owner="x", until=tx.now - 1))
+        return box._db.write(lambda tx: claim.claim(tx, wanted, owner="x", until=tx.now - 1))
 
-    found = [claim(most) for most in (3, 4, 4)]
+    found = [claimed(most) for most in (3, 4, 4)]
 
     assert [3, 1, 1] == [len(messages) for [messages] in found]
     assert [(3,)] == box._db.read("SELECT isolate_upto_seq FROM _onceward_lanes")
@@ -149,7 +153,7 @@ def test_what_the_schema_refuses_a_late_reader_is_a_lost_lease(
     peer.run_until_idle()
     late = box.receive()
     assert late is not None
-    box._db.write(lambda tx: inbox.settle(tx, [SettledMessage(late._lease, Done())], {}))
+    box._db.write(lambda tx: received.settle(tx, [SettledMessage(late._lease, Done())], {}))
     before = box._db.read("SELECT * FROM _onceward_inbox")
     monkeypatch.setattr(lanes, "settle", lambda *_, **__: None)
     with pytest.raises(LeaseLost, match="another") as told, BLOCKS[block](box):

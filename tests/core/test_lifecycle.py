@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.core.rows import dead_letters, inbox, lanes, sent
-from onceward.core.rows.inbox import LeasedMessage, SettledMessage
+from onceward.core.end import received
+from onceward.core.end.received import SettledMessage
+from onceward.core.handle import claim
+from onceward.core.rows import dead_letters, lanes, sent
+from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.send import outbox
 from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
 from onceward.file.transaction import StoreTransaction
@@ -359,8 +362,8 @@ def test_an_answer_settles_what_receipts_that_were_undone_have_named(box: Postbo
 def leased(box: Postbox) -> LeasedMessage:
     """Claim the one waiting message."""
     claimed = box._db.write(
-        lambda tx: inbox.claim(
-            tx, inbox.ClaimRequest(messages=1), owner="me", until=tx.now + 30_000
+        lambda tx: claim.claim(
+            tx, claim.ClaimRequest(messages=1), owner="me", until=tx.now + 30_000
         )
     )
     return claimed[0][0]
@@ -404,7 +407,7 @@ def test_every_ending_of_a_lease(
     The second settlement of the same lease is refused.
     """
     held = leased(receiver)
-    receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
+    receiver._db.write(lambda tx: received.settle(tx, [SettledMessage(held, settlement)], {}))
 
     assert ([(state,)] if state else []) == receiver._db.read("SELECT state FROM _onceward_inbox")
     assert ([(mark,)] if mark else []) == receiver._db.read(
@@ -412,7 +415,7 @@ def test_every_ending_of_a_lease(
     )
     assert [] == receiver.file.check()
     with pytest.raises(LeaseLost):
-        receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
+        receiver._db.write(lambda tx: received.settle(tx, [SettledMessage(held, settlement)], {}))
     assert [] == receiver.file.check()
 
 
@@ -427,7 +430,7 @@ def test_a_lost_lease_settles_nothing(
     taken = leased(receiver)
 
     with pytest.raises(LeaseLost):
-        receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(late, settlement)], {}))
+        receiver._db.write(lambda tx: received.settle(tx, [SettledMessage(late, settlement)], {}))
 
     assert (False, 2) == (
         receiver._db.write(lambda tx: lanes.extend(tx, late.lane, until=9)),

@@ -7,9 +7,10 @@ import apsw
 import pytest
 
 from onceward import Postbox
+from onceward.core.end import received
+from onceward.core.end.received import SettledMessage
+from onceward.core.handle import claim
 from onceward.core.maintenance import drop_ephemeral
-from onceward.core.rows import inbox
-from onceward.core.rows.inbox import SettledMessage
 from onceward.errors import OutboxLimit
 from onceward.file.transaction import ROWS_PER_INSERT, listed
 from onceward.message.vocabulary import Done
@@ -89,11 +90,11 @@ def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
 
 
 def _claim(tx: Any, count: int) -> Any:
-    return inbox.claim(tx, inbox.ClaimRequest(messages=count), owner="me", until=tx.now + 30_000)
+    return claim.claim(tx, claim.ClaimRequest(messages=count), owner="me", until=tx.now + 30_000)
 
 
 def _settle(tx: Any, claimed: Any) -> None:
-    inbox.settle(tx, [SettledMessage(each, Done()) for lane in claimed for each in lane], {})
+    received.settle(tx, [SettledMessage(each, Done()) for lane in claimed for each in lane], {})
 
 
 def test_an_opening_without_ephemeral_messages_only_looks_for_them(box: Postbox) -> None:

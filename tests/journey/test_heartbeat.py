@@ -7,11 +7,12 @@ from threading import Thread
 import pytest
 
 from onceward import Agent, Postbox, Retry
+from onceward.core.end.received import SettledMessage
+from onceward.core.handle import claim
 from onceward.core.handle import worker as worker_module
+from onceward.core.handle.claim import ClaimRequest
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.worker import Worker
-from onceward.core.rows import inbox
-from onceward.core.rows.inbox import ClaimRequest, SettledMessage
 from onceward.core.run.engine_loop import EngineLoop
 from onceward.core.run.threads import DOZE, QUICK_TICK, TICK
 from onceward.message.vocabulary import Done
@@ -52,7 +53,7 @@ def test_the_heartbeat_takes_nothing_from_under_a_look(
         ann.run_until_idle()
         wanted = ClaimRequest(messages=1, lanes=1, types=None)
         [[leased]] = bob._db.write(
-            lambda tx: inbox.claim(tx, wanted, owner="w", until=tx.now + 9000)
+            lambda tx: claim.claim(tx, wanted, owner="w", until=tx.now + 9000)
         )
         group = HandlerCommitBatch(
             bob._db, share_for=0.0, rest_for=lambda _: 0, told=lambda _: None

@@ -12,7 +12,7 @@ SHARED = {
     "drops": 4,
     "failed_attempts": 2,
     "file_info": 3,
-    "inbox": 12,
+    "inbox": 11,
     "mailbox_leases": 2,
     "mailbox_readers": 2,
     "outbox": 10,

@@ -13,6 +13,7 @@ from onceward.api.postbox import Postbox
 from onceward.core.deliver.carriers import Delivery
 from onceward.core.handle.worker import Worker
 from onceward.core.rows import lanes, peers
+from onceward.core.run import recovery
 from onceward.errors import OncewardError
 from onceward.features.batches.worker import BatchWorker
 from onceward.file.group_commit import WriteRequest
@@ -20,7 +21,7 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.vocabulary import HANDLED, Settlement
 
 MAX_ROUNDS: Final = 10_000
-OWNERS: Final = ((peers.owners, peers.end_dead_owner), (lanes.owners, lanes.end_dead_worker))
+OWNERS: Final = ((peers.owners, peers.end_dead_owner), (lanes.owners, recovery.end_dead_worker))
 """Owners of leases, and what ends those of one that has died."""
 
 
@@ -116,8 +117,8 @@ class SteppedEngines:
 
     def begin_alone(self) -> None:
         """Suspect what workers of earlier processes handled: no other process has the file open."""
-        if lanes.has_workers(self._db.read):
-            self._db.write(lanes.end_workers)
+        if lanes.workers(self._db.read):
+            self._db.write(recovery.end_workers)
 
     # -- what deliveries call of their carriers ------------------------------------------------
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onceward.api.features import FEATURES
+from onceward.core.end import received
 from onceward.core.maintenance import Maintenance
-from onceward.core.rows import inbox
 from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
@@ -128,7 +128,7 @@ class AgentFile:
         return total
 
     def _expire(self, tx: StoreTransaction, session: str | None) -> int:
-        ended = inbox.expire(tx, SLICE, session)
+        ended = received.expire(tx, SLICE, session)
         if ended:
             tx.after_commit(lambda: self._db.notifier.notify("out"))
         if session is not None:

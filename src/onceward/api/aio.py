@@ -32,7 +32,7 @@ from onceward.api.sessions import Sessions
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message
-from onceward.core.rows import lanes
+from onceward.core.run import recovery
 from onceward.core.run.async_face import (
     AsyncFace,
     OffLoop,
@@ -108,7 +108,7 @@ class FileBridge(AsyncBridge):
             return found
         deadline = None if seconds is None else monotonic() + seconds
         file = db or self._file
-        next_look = due or (lambda left: lanes.next_wakeup(file, left))
+        next_look = due or (lambda left: recovery.next_wakeup(file, left))
         notified = AsyncWaiter(file, "in", poll=self._poll, call=self.call)
         try:
             while (found := await run(look)) is None:

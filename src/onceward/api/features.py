@@ -14,10 +14,10 @@ from onceward.core.maintenance import Upkeep
 if TYPE_CHECKING:
     from onceward.api.agent import Agent
     from onceward.core.accept.accept import Inspect, ParsedFrame
+    from onceward.core.handle.claim import ClaimGate
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.steps import HandlerDeps
     from onceward.core.handle.worker import CallGuard, WorkerPool
-    from onceward.core.rows.inbox import ClaimGate
     from onceward.file.database import Database
     from onceward.file.directory import DirectoryHandle
 

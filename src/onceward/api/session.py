@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeVar, Unpack
 from typing_extensions import TypeForm
 
 from onceward.core.handle.message import InboxConsumer, Message, OneMessage, Taken
-from onceward.core.rows import lanes, sent
-from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.rows import sent
+from onceward.core.rows.lanes import LeasedMessage
+from onceward.core.run import recovery
 from onceward.core.run.engine_loop import until_found
 from onceward.core.send import requests
 from onceward.core.send.block import Transaction
@@ -384,7 +385,7 @@ class Session:
             look,
             timeout,
             poll=self._settings.poll_interval,
-            due=partial(lanes.next_wakeup, db),
+            due=partial(recovery.next_wakeup, db),
         )
 
     # -- looking back -----------------------------------------------------------------------

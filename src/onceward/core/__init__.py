@@ -1,5 +1,5 @@
 """
-Carry a message from send to deliver, accept and handle, with what these stages share.
+Carry a message from send to deliver, accept, handle and end, with what these stages share.
 
 Imports file and message; never a feature.
 """

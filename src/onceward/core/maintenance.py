@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from onceward.core.end import received
 from onceward.core.rows import inbox, lanes, receipts
 from onceward.core.rows.sent import note_pruned
+from onceward.core.run import recovery
 from onceward.core.run.engine_loop import EngineLoop
 from onceward.core.run.threads import engine_threads
 from onceward.errors import SchemaTooNew
@@ -303,7 +305,7 @@ class Maintenance:
         """End expired messages; nothing expires while the file or the environment is paused."""
         if disabled_by_environment() or identity.is_paused(self._db.read):
             return
-        expires = (partial(each, limit=limit) for each in (*self._expires, inbox.expire))
+        expires = (partial(each, limit=limit) for each in (*self._expires, received.expire))
         self._write_slices([_repeated(each) for each in expires])
 
     def _write_slices(self, steps: Sequence[Step]) -> int:
@@ -388,7 +390,7 @@ class OwnerSession:
         self._presence = OwnerLock(self._path, patience=self._patience)
         first = engines and self._presence.exclusive
         if first and (lanes.owners(self._db.read) or self._db.in_flight.dead()):
-            self._db.write(lanes.end_workers)
+            self._db.write(recovery.end_workers)
         if first and alone is not None:
             alone()
         dropped = self._drop() if first and not disabled_by_environment() else 0
@@ -431,7 +433,9 @@ def drop_ephemeral(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int
         return 0, -1
     seqs = [int(seq) for seq, _ in found]
     boxed = json.dumps([seq for seq, in_box in found if in_box])
-    inbox.end_unclaimed(tx, [int(seq) for seq, in_box in found if not in_box], "dropped", NOT_TAKEN)
+    received.end_unclaimed(
+        tx, [int(seq) for seq, in_box in found if not in_box], "dropped", NOT_TAKEN
+    )
     gone = tx.run(DROP_EPHEMERAL, (tx.now, NOT_TAKEN, boxed))
     bump(tx, dropped=gone, ended=gone, ephemeral_dropped=len(seqs))
     return len(seqs), seqs[-1] if len(seqs) == limit else -1

@@ -14,8 +14,7 @@ from uuid import UUID
 from onceward.api.session import Session
 from onceward.core.handle.context import Context
 from onceward.core.handle.steps import OutputStream, StepFunction, Steps, StoredStep
-from onceward.core.rows.inbox import LeasedMessage
-from onceward.core.rows.lanes import Lease
+from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.async_face import OffLoop
 from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument

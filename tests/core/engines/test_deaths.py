@@ -13,6 +13,7 @@ from tests.waiting import until
 
 from onceward import Postbox
 from onceward.core.rows import lanes
+from onceward.core.run import recovery
 from onceward.core.run.engine_loop import lane_reaper
 from onceward.errors import InvalidArgument
 from onceward.file import file_checks
@@ -215,14 +216,14 @@ def test_calls_are_counted_once_whoever_looks(tmp_path: Path) -> None:
         db.in_flight.enter(file_checks.owner_name(), "reader", 1000)
 
         def undone(tx: StoreTransaction) -> None:
-            lanes.take_over(tx)
+            recovery.take_over(tx)
             raise InvalidArgument("undo")
 
         for _ in range(2):
             with pytest.raises(InvalidArgument):
                 db.write(undone)
         for _ in range(3):
-            db.write(lanes.take_over)
+            db.write(recovery.take_over)
 
         assert [(1,), (0,), (0,)] == db.read("SELECT attempts FROM _onceward_inbox ORDER BY seq")
         assert [] == db.in_flight.dead()
@@ -239,9 +240,9 @@ def test_a_note_of_a_settled_call_counts_nothing(tmp_path: Path, claimed: bool) 
         [(lane, token)] = box._db.read("SELECT lane_id, token FROM _onceward_lanes")
         note = NOTE.pack(notes.turn, lane, token + claimed, 1)
         os.pwrite(notes.file.handle, note, notes.at)
-        box._db.write(lanes.take_over)
+        box._db.write(recovery.take_over)
         box._db.in_flight._known.clear()  # as in another process, which looks next
-        box._db.write(lanes.take_over)
+        box._db.write(recovery.take_over)
 
         # A claim that was rolled back has the next token; a settled one has the lane's.
         assert [(int(claimed),)] == box._db.read("SELECT attempts FROM _onceward_inbox")
@@ -273,7 +274,7 @@ def test_two_that_died_of_one_message_count_two_calls(tmp_path: Path, reaped: bo
             other.abandon()
         if reaped:
             lane_reaper(db).release_leases()
-        db.write(lanes.take_over)
+        db.write(recovery.take_over)
 
         assert [(2,)] == db.read("SELECT attempts FROM _onceward_inbox")
         assert [] == db.in_flight.dead()

@@ -9,7 +9,8 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, Postbox, Retry
-from onceward.core.rows import inbox, lanes
+from onceward.core.handle import claim
+from onceward.core.rows import lanes
 from onceward.core.run import engine_loop as engine
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def test_a_claim_frees_a_lane_that_is_due_beside_a_ready_one(tmp_path: Path) -> 
             lambda tx: tx.run("UPDATE _onceward_lanes SET due_at = 1 WHERE session = 'one'")
         )
         claimed = box._db.write(
-            lambda tx: inbox.claim(
-                tx, inbox.ClaimRequest(messages=10), owner="me", until=tx.now + 30_000
+            lambda tx: claim.claim(
+                tx, claim.ClaimRequest(messages=10), owner="me", until=tx.now + 30_000
             )
         )
 

@@ -9,10 +9,10 @@ import pytest
 from pydantic import model_validator
 
 from onceward import Agent, Msg, Postbox
-from onceward.core.handle import commit_batch, worker
+from onceward.core.handle import claim, commit_batch, worker
+from onceward.core.handle.claim import SAME_ROW, ClaimRequest
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.rows import inbox, lanes
-from onceward.core.rows.inbox import SAME_ROW, ClaimRequest
 
 WANTED = ClaimRequest(messages=5)
 
@@ -31,13 +31,13 @@ def box(tmp_path: Path) -> Iterator[Postbox]:
 
 def ahead(box: Postbox) -> ClaimRequest:
     """Return a request for five messages, and what was read ahead of it."""
-    rows = inbox.read_ahead(box._db.read, WANTED)
+    rows = claim.read_ahead(box._db.read, WANTED)
     return ClaimRequest(messages=5, ahead={SAME_ROW(row): row for row in rows})
 
 
 def claimed(box: Postbox, request: ClaimRequest) -> list[int]:
     """Claim, and return the sequences of the messages."""
-    found = box._db.write(lambda tx: inbox.claim(tx, request, owner="w", until=tx.now + 9000))
+    found = box._db.write(lambda tx: claim.claim(tx, request, owner="w", until=tx.now + 9000))
     return [each.seq for lane in found for each in lane]
 
 
@@ -62,15 +62,15 @@ def test_a_message_that_ended_meanwhile_is_not_claimed(box: Postbox) -> None:
 def test_a_message_that_was_tried_meanwhile_has_its_number_of_attempts(box: Postbox) -> None:
     """A message whose attempts changed after it was read ahead is read again."""
     request = ahead(box)
-    box._db.write(lambda tx: tx.run(lanes.TRIED, (1, 1)))
-    found = box._db.write(lambda tx: inbox.claim(tx, request, owner="w", until=tx.now + 9000))
+    box._db.write(lambda tx: inbox.count_attempts(tx, 1, 1))
+    found = box._db.write(lambda tx: claim.claim(tx, request, owner="w", until=tx.now + 9000))
 
     assert [2, 1, 1, 1, 1] == [each.attempt for each in found[0]]
 
 
 def test_messages_that_came_later_wait_for_the_next_claim(box: Postbox) -> None:
     """A claim that finds more than was read ahead takes the messages that were."""
-    rows = inbox.read_ahead(box._db.read, ClaimRequest(messages=3))
+    rows = claim.read_ahead(box._db.read, ClaimRequest(messages=3))
     request = ClaimRequest(messages=5, ahead={SAME_ROW(row): row for row in rows})
 
     assert [1, 2, 3] == claimed(box, request)
@@ -80,7 +80,7 @@ def test_messages_that_are_claimed_alone_are_not_read_ahead(box: Postbox) -> Non
     """A message that a process may have died of is not decoded before its attempt is counted."""
     box._db.write(lambda tx: tx.run(lanes.CAREFUL, (3, 1)))
 
-    assert [] == inbox.read_ahead(box._db.read, WANTED)
+    assert [] == claim.read_ahead(box._db.read, WANTED)
 
 
 def test_bodies_are_decoded_before_the_lock_is_taken(

@@ -92,8 +92,8 @@ committed before the call, so almost all deaths roll the claim of their message 
 """
 MISTAKES = {
     "a call whose claim was rolled back is forgotten": """
-from onceward.core.rows import lanes
-lanes._count_undone = lambda tx, record: None
+from onceward.core.run import recovery
+recovery._count_undone = lambda tx, record: None
 """,
     "a call is noted after it": """
 from onceward.core.handle.worker import Worker
@@ -106,10 +106,10 @@ def late(self, leased, ready):
 Worker._handle, Worker._note_call = late, lambda *given: None
 """,
     "a call counts twice": """
-from onceward.core.rows import lanes
-twice = lanes.NEVER_ENDED.replace("+ :calls", "+ 2 * :calls")
-assert twice != lanes.NEVER_ENDED
-lanes.NEVER_ENDED = twice
+from onceward.core.rows import inbox
+twice = inbox.NEVER_ENDED.replace("+ :calls", "+ 2 * :calls")
+assert twice != inbox.NEVER_ENDED
+inbox.NEVER_ENDED = twice
 """,
     "a living process is taken for dead": """
 from onceward.file.in_flight import CallRecords

@@ -20,8 +20,9 @@ from onceward.core.accept import accept, own
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.deliver.delivery import Deliveries
+from onceward.core.end import received
 from onceward.core.handle import commit_batch
-from onceward.core.rows import inbox, lanes, peers, receipts
+from onceward.core.rows import lanes, marks, peers, receipts
 from onceward.core.send import outbox
 from onceward.message.clock import Clock, MonotonicFileClock
 from onceward.message.parcel import Receipt
@@ -64,9 +65,9 @@ def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         lanes, "SETTLE", replaced(lanes.SETTLE, "AND token = :token AND owner = :owner", "")
     )
-    patch.setattr(inbox, "MARK", replaced(inbox.MARK, "INSERT INTO", "INSERT OR IGNORE INTO"))
-    real = inbox.apply_settlements
-    patch.setattr(inbox, "apply_settlements", lambda tx, ended: real(tx, ended) or True)
+    patch.setattr(marks, "MARK", replaced(marks.MARK, "INSERT INTO", "INSERT OR IGNORE INTO"))
+    real = received.apply_settlements
+    patch.setattr(received, "apply_settlements", lambda tx, ended: real(tx, ended) or True)
 
 
 def given_up_messages_are_not_marked(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, NoReturn, Protocol
 
 from pydantic_core import to_json
 
-from onceward.core.rows import inbox, lanes, peers
+from onceward.core.end import received
+from onceward.core.rows import lanes, peers
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits, outbox, requests
 from onceward.core.send.compose import OutgoingMessage
@@ -551,7 +552,7 @@ def _present(known: KnownMessage) -> Receipt:
     if outcome is not None or state != "pending":
         if state is None and outcome == "dropped":
             reason = reason_text("dropped", "its row and its reason were pruned")
-        return inbox.receipt(message_id, outcome or str(state), reason)
+        return received.receipt(message_id, outcome or str(state), reason)
     return Receipt(message_id, "duplicate")
 
 

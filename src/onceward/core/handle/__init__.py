@@ -1,5 +1,5 @@
 """
 Lease messages of the inbox, call their handlers, and settle all in one commit.
 
-Imports core/run, core/send, core/rows, file and message.
+Imports core/run, core/send, core/end, core/rows, file and message.
 """

@@ -42,8 +42,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
-from onceward.core.rows import inbox, lanes
-from onceward.core.rows.inbox import LeasedMessage, SettledMessage
+from onceward.core.end import received
+from onceward.core.end.received import SettledMessage
+from onceward.core.rows import lanes
+from onceward.core.rows.lanes import LeasedMessage
 from onceward.errors import InvalidArgument, LeaseLost, OncewardError
 from onceward.file import forks
 from onceward.file.connection import ConstraintError, SQLError, raise_meant
@@ -341,7 +343,7 @@ class HandlerCommitBatch:
                 )
             try:
                 if tx is None:
-                    self._db.write(partial(inbox.settle, ended=ended, rest=rest))
+                    self._db.write(partial(received.settle, ended=ended, rest=rest))
                 else:
                     self._settle(tx, ended, rest)
             except (OncewardError, ConstraintError):
@@ -359,7 +361,7 @@ class HandlerCommitBatch:
         self._db.writer.attach()
         try:
             if ended:
-                inbox.settle(tx, ended, rest)
+                received.settle(tx, ended, rest)
         except BaseException as error:
             self._db.writer.rollback()
             raise_meant(self._db.translate_error(error), error)

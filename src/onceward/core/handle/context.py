@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithSteps
 from onceward.core.rows import sent
-from onceward.core.rows.inbox import LeasedMessage, is_cancelled
+from onceward.core.rows.inbox import is_cancelled
+from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.core.send import requests
 from onceward.core.send.block import Transaction

@@ -15,7 +15,7 @@ from onceward.core.handle import loop_watch
 from onceward.core.handle.context import Context
 from onceward.core.handle.loop_watch import CALL, LOOK, LoopCall
 from onceward.core.handle.signatures import Around, Handler, Handlers, await_with, call_with
-from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import OnWorker, carried
 from onceward.core.send.requests import Suspended, cause_of_group
 from onceward.errors import (

@@ -28,9 +28,12 @@ from typing import (
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
+from onceward.core.end import received
+from onceward.core.end.received import SettledMessage
+from onceward.core.handle import claim
+from onceward.core.handle.claim import ClaimRequest
 from onceward.core.rows import inbox, lanes
-from onceward.core.rows.inbox import ClaimRequest, LeasedMessage, SettledMessage
-from onceward.core.rows.lanes import Lease
+from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, awaitable
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter
@@ -634,10 +637,10 @@ class LaneLeases:
 
     def settle(self, tx: StoreTransaction, leased: LeasedMessage, settlement: Settlement) -> None:
         """End the lease, and report to the caller of a dispatched task; raises LeaseLost."""
-        if settlement is HANDLED and inbox.ASKS not in leased.frame:
-            inbox.settle_handled(tx, leased)
+        if settlement is HANDLED and received.ASKS not in leased.frame:
+            received.settle_handled(tx, leased)
         else:
-            inbox.settle(tx, [SettledMessage(leased, settlement)], {})
+            received.settle(tx, [SettledMessage(leased, settlement)], {})
         if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
             requests.tell(tx, self._deps.outbox, leased, requests.outcome_of(settlement))
         tx.after_commit(partial(self._notify_freed, leased.lane.lane_id))
@@ -684,7 +687,7 @@ class LaneLeases:
             raise InvalidArgument(msg)
         seq, lane_id, token, attempt = map(int, parts.groups()[:4])
         lane = Lease(lane_id, token, f"{lanes.DETACHED}/{parts[5]}", isolate=False)
-        found = inbox.find_held(self._db.read, seq, lane, attempt)
+        found = claim.find_held(self._db.read, seq, lane, attempt)
         if found is None:
             msg = (
                 "that message is no longer leased: it was settled, or its lease ran out and "
@@ -727,7 +730,7 @@ class InboxLeases(LaneLeases):
     def _claim(
         self, tx: StoreTransaction, request: ClaimRequest, taken: Taken[LeasedMessage]
     ) -> Sequence[LeasedMessage]:
-        claimed = inbox.claim(tx, request, owner=self._owner, until=tx.now + self._lease_for)
+        claimed = claim.claim(tx, request, owner=self._owner, until=tx.now + self._lease_for)
         return taken.keep(tx, claimed[0] if claimed else ())
 
     def _has_arrival(self) -> bool:
@@ -752,7 +755,7 @@ class InboxLeases(LaneLeases):
             return self._db.write(
                 lambda tx: taken.keep_one(
                     tx,
-                    inbox.claim_one(
+                    claim.claim_one(
                         tx, seq, owner=self._owner, lease_for=lambda _: self._lease_for
                     ),
                 )

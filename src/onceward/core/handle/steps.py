@@ -15,8 +15,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
-from onceward.core.rows.inbox import LeasedMessage
-from onceward.core.rows.lanes import Lease
+from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, awaitable
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.send.block import Transaction

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
+from onceward.core.handle import claim
+from onceward.core.handle.claim import SAME, SAME_ROW, ClaimGate, ClaimRequest, RowKey
 from onceward.core.handle.commit_batch import CLAIM_LOST, CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
 from onceward.core.handle.invoke import (
@@ -26,16 +28,8 @@ from onceward.core.handle.invoke import (
 from onceward.core.handle.loop_watch import LATE, LoopCall
 from onceward.core.handle.signatures import Handlers
 from onceward.core.handle.steps import CONTEXT, HandlerDeps
-from onceward.core.rows import inbox, lanes
-from onceward.core.rows.inbox import (
-    SAME,
-    SAME_ROW,
-    ClaimGate,
-    ClaimRequest,
-    LeasedMessage,
-    RowKey,
-)
-from onceward.core.rows.lanes import Lease
+from onceward.core.rows import lanes
+from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.engine_loop import EngineLoop, Team, lane_reaper
 from onceward.core.run.event_emitter import kind_of, settlement_event
@@ -364,7 +358,7 @@ class Worker:
 
     def _read_ahead(self, request: ClaimRequest) -> ClaimRequest:
         """Read and decode the messages of the next claim before other writers have to wait."""
-        rows, now = inbox.read_ahead(self._db.read, request), self._db.now()
+        rows, now = claim.read_ahead(self._db.read, request), self._db.now()
         for row in rows:
             leased = LeasedMessage(NO_LEASE, *row)
             ready = resolve_handler(self._agent, leased, now, self._policy)
@@ -373,8 +367,10 @@ class Worker:
 
     def _has_all_of(self, claimed: list[list[LeasedMessage]]) -> bool:
         """Return whether a claim that is not full has all ready messages of its lanes."""
-        alone = any(lane[0].lane.isolate for lane in claimed)
-        return self._types is None and self._gate is None and len(claimed) < LANES and not alone
+        for lane in claimed:
+            if lane[0].lane.isolate:
+                return False
+        return self._types is None and self._gate is None and len(claimed) < LANES
 
     def _is_ahead(self, claimed: list[list[LeasedMessage]]) -> bool:
         """Return whether a claim got the rows that were read ahead, and no other worker did."""
@@ -401,8 +397,8 @@ class Worker:
             lanes.release_own(tx, self.owner)
         until = tx.now + round(1000 * self._settings.lease)
         if self._gate is not None:
-            return inbox.claim_admitted(tx, request, self._gate, owner=self.owner, until=until)
-        return inbox.claim(tx, request, owner=self.owner, until=until)
+            return claim.claim_admitted(tx, request, self._gate, owner=self.owner, until=until)
+        return claim.claim(tx, request, owner=self.owner, until=until)
 
     def _note_registration(self) -> None:
         self._registered = True

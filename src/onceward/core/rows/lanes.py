@@ -19,22 +19,18 @@ are claimed together again.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Container, Sequence
-from contextlib import suppress
-from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
+from onceward.core.rows import inbox
 from onceward.errors import LeaseLost
-from onceward.file import file_checks, identity
-from onceward.file.database import Database
-from onceward.file.in_flight import ALL_LEASED, FIRST, CallRecords, OwnerRecord, process_of
 from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
-from onceward.message.log import log
+from onceward.message.frame import digest
+from onceward.message.vocabulary import Dead, Done, Settlement
 
 NEW_HEAD: Final = """
 SELECT min(seq)
@@ -111,13 +107,6 @@ SELECT b.lane_id, l.token, b.seq
 CAREFUL: Final = (
     "UPDATE _onceward_lanes SET isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ?"
 )
-TRIED: Final = (
-    "UPDATE _onceward_inbox SET attempts = attempts + ? WHERE seq = ? AND state = 'pending'"
-)
-NEVER_ENDED: Final = """
-UPDATE _onceward_inbox SET attempts = attempts + :calls, reason = :seen
- WHERE seq = :seq AND state = 'pending'
-"""
 # A backoff or a lease is over.
 RELEASE: Final = f"""
 UPDATE _onceward_lanes SET {UNLEASED}, suspect = 0
@@ -138,6 +127,15 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_la
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
  {URGENT_FIRST}
  LIMIT ?
+"""
+READY_KINDS: Final = f"""
+SELECT _onceward_lanes.lane_id, token, isolate_upto_seq, _onceward_lanes.session IS NULL,
+       _onceward_lanes.rank, head_seq, h.type, h.topic
+  FROM _onceward_lanes CROSS JOIN _onceward_inbox AS h ON h.seq = head_seq
+ WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
+   AND (_onceward_lanes.rank, head_seq) > (:rank, :seq)
+ ORDER BY _onceward_lanes.rank, head_seq
+ LIMIT :limit
 """
 CLAIMABLE: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank,
@@ -161,6 +159,12 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_la
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {SESSION} = ? AND {ORDINARY}
  {URGENT_FIRST}
  LIMIT ?
+"""
+LANE_OF: Final = """
+SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
+  FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL
+   AND (l.due_at IS NULL OR l.suspect = 1)
 """
 WITH_RUNS: Final = """
 SELECT min(b.seq)
@@ -273,22 +277,9 @@ DELETE FROM _onceward_lanes WHERE lane_id IN (
                         WHERE _onceward_inbox.lane_id = l.lane_id AND state = 'pending')
      ORDER BY lane_id LIMIT ?)
 """
-PATIENCE: Final = 10
-"""Leases that a process gets beyond the end of one, while its lock shows that it lives."""
-LAST_FOR: Final = 60_000
-"""Milliseconds for which a message that may have killed its process is claimed after all others."""
 ONLY_SUSPECTS: Final = 2
-LOOK: Final = 1.0
-"""Seconds between two looks of a waiting reader at leases whose process may have died."""
 DETACHED: Final = "handed"
 """Owner of leases without a process: these leases only expire, no reaper ends them."""
-DIED: Final = "its process {} died during the call"
-NOT_SETTLED: Final = "it was not settled before its lease ran out"
-STANDS: Final = (
-    "its process {} lives but has not prolonged its lease for {:.0f} s: "
-    "the process was stopped, or one call held its interpreter"
-)
-LATE: Final = "its process {} lives, but its handler has not returned within its timeout"
 NO_LANE: Final = None
 """Pseudo lane of messages for mailboxes, which no worker claims."""
 
@@ -327,6 +318,34 @@ class Lease(NamedTuple):
     def named(self) -> dict[str, Any]:
         """The bindings that prove that a change is the holder's."""
         return {"lane": self.lane_id, "token": self.token, "owner": self.owner}
+
+
+class LeasedMessage(NamedTuple):
+    """A leased message, and the lease that proves it."""
+
+    lane: Lease
+    seq: int
+    sender: str
+    id: str
+    session: str
+    frame: str
+    digest: bytes
+    expires_at: Millis | None
+    attempt: int
+    received_at: Millis
+
+    @property
+    def intact(self) -> bool:
+        """Whether the frame is unchanged since it was accepted."""
+        return digest(self.frame) == self.digest
+
+    def undeliverable(self, now: Millis) -> Settlement | None:
+        """Return its settlement if it must not be delivered: Done(expired) or Dead(corrupt)."""
+        if self.expires_at is not None and self.expires_at <= now:
+            return Done("expired")
+        if digest(self.frame) != self.digest:
+            return Dead("corrupt", "the stored frame does not match its digest", tried=False)
+        return None
 
 
 class LaneRow(NamedTuple):
@@ -400,151 +419,42 @@ def next_due(read: Rows) -> Millis | None:
     return due_at
 
 
-def next_wakeup(db: Database, left: float | None) -> float | None:
-    """
-    Return how long a reader may wait until a lane may be free again, at most *left* seconds.
-
-    The process that leased one may die before that without a notification.
-    """
-    due_at = next_due(db.read)
-    if due_at is None:
-        return left
-    wait = max(0.001, min(LOOK, (due_at - db.now()) / 1000))
-    return wait if left is None else min(wait, left)
+def due(tx: StoreTransaction) -> list[LaneRow]:
+    """Return the lanes whose backoff or lease has run out."""
+    return [LaneRow(*row) for row in tx.rows(DUE, (tx.now,))]
 
 
-def wake_due(tx: StoreTransaction) -> None:
-    """
-    Free the lanes whose backoff or lease has run out: recovery is claiming.
-
-    A lease whose owner's process lives gets more time first, because that process may only be slow.
-    """
-    due = [LaneRow(*row) for row in tx.rows(DUE, (tx.now,))]
-    over = [
-        lane.lane_id
-        for lane in due
-        if lane.owner is None or _is_over(tx, lane, find_record(tx, lane.owner))
-    ]
-    if over:
-        _release(tx, over)
+def held_by(tx: StoreTransaction, owner: str) -> list[LaneRow]:
+    """Return the lanes that an owner has leased."""
+    return [LaneRow(*row) for row in tx.rows(LEASED_BY, (owner,))]
 
 
-def _release(tx: StoreTransaction, lane_ids: Sequence[int]) -> None:
+def undone(tx: StoreTransaction, calls: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Return (lane, token, message) of those noted calls whose claim was rolled back."""
+    return tx.rows(UNDONE, (json.dumps(calls),))
+
+
+def pass_token(tx: StoreTransaction, lane_id: int, token: int, *, isolate: int) -> bool:
+    """Give a free lane the token of a claim that was rolled back; return whether it was free."""
+    named = {"lane": lane_id, "token": token, "owner": None, "until": None, "seqs": None}
+    return tx.run(LEASE, named | {"isolate": isolate}) > 0
+
+
+def prolong_late(tx: StoreTransaction, lane: LaneRow, *, until: Millis) -> None:
+    """Prolong a lease that ran out, and record that its owner is late."""
+    tx.run(EXTEND, lane.named | {"until": until, "late_at": tx.now})
+
+
+def is_suspect(tx: StoreTransaction, lane_id: int) -> bool:
+    """Return whether a lane's head may have killed its process."""
+    [(suspect,)] = tx.rows(IS_SUSPECT, (lane_id,)) or [(0,)]
+    return bool(suspect)
+
+
+def free(tx: StoreTransaction, lane_ids: Sequence[int]) -> None:
+    """End the backoff or the lease of lanes."""
     statement, bound = listed(lane_ids, RELEASE)
     tx.run(statement, (bound,))
-
-
-def _is_over(tx: StoreTransaction, lane: LaneRow, record: OwnerRecord | None) -> bool:
-    """Count the calls of an expired lease; give a process that lives more time first."""
-    if record is None or record.kind == "reader" or (record.lives and not record.lease):
-        _blame(tx, lane, record, NOT_SETTLED)
-    elif not record.lives:
-        _blame(tx, lane, record, DIED.format(record.process))
-    elif lane.late_at is None and lane.seqs:
-        tx.run(EXTEND, lane.named | {"until": tx.now + PATIENCE * record.lease, "late_at": tx.now})
-        return False
-    elif lane.late_at:
-        seconds = (tx.now - lane.late_at + record.lease) / 1000
-        _blame(tx, lane, record, STANDS.format(record.process, seconds))
-    else:
-        _blame(tx, lane, record, LATE.format(record.process))
-    return True
-
-
-def _blame(tx: StoreTransaction, lane: LaneRow, record: OwnerRecord | None, seen: str) -> bool:
-    """
-    Count the calls of a lease that will never be settled; return whether there was one.
-
-    Those messages are then claimed alone. Without notes a single message counts as called; of
-    several, which may all have been called, each is claimed alone and counted beforehand.
-    """
-    seqs = lane.seqs
-    if record is not None and record.kind == "call":
-        begun = {each.seq for each in record.calls if each[:2] == (lane.lane_id, lane.token)}
-        seqs = seqs if ALL_LEASED in begun else [seq for seq in seqs if seq in begun]
-        calls = 1
-    elif record is not None and record.kind == "run":  # its beginning has counted them
-        noted = any(each[:2] == (lane.lane_id, lane.token) for each in record.calls)
-        calls = 0 if noted else -1
-    else:
-        calls = int(len(seqs) == 1 and seqs[0] > lane.careful_to)
-    if calls < 0:
-        for seq in seqs:
-            tx.run(TRIED, (calls, seq))
-        return False
-    for seq in seqs:
-        tx.run(NEVER_ENDED, {"calls": calls, "seen": seen, "seq": seq})
-    if seqs:
-        tx.run(CAREFUL, (max(seqs), lane.lane_id))
-        fields = {"lane": lane.lane_id, "messages": len(seqs), "owner": lane.owner}
-        tx.after_commit(partial(log.write, "warning", f"lease taken over: {seen}", fields))
-    return bool(seqs)
-
-
-def find_record(tx: StoreTransaction, owner: str) -> OwnerRecord | None:
-    """Return the record beside the file of an owner of leases; None if it has none."""
-    return None if tx.in_flight is None else tx.in_flight.find(owner)
-
-
-def take_over(tx: StoreTransaction) -> None:
-    """
-    Count the calls of other processes that nothing settles any more, and end dead owners' leases.
-
-    While this transaction is open no other process has one, so a noted call whose claim is not in
-    the file was rolled back with it.
-    """
-    if tx.in_flight is None or tx.in_flight.handle < 0:  # this process has no record
-        return
-    with suppress(OSError):
-        if os.pread(tx.in_flight.handle, FIRST, 0) == tx.in_flight.alone:
-            return
-    news = tx.in_flight.news()
-    if dead := [each.owner for each in news if not each.lives]:
-        end_dead_worker(tx, *dead)
-    for record in news:
-        if record.lives:
-            _count_undone(tx, record)
-            tx.after_commit(partial(tx.in_flight.known, record))
-
-
-def _count_undone(tx: StoreTransaction, record: OwnerRecord) -> None:
-    """Count noted calls whose claim was rolled back, and claim their messages last."""
-    seen, undone = DIED.format(record.process), dict[tuple[int, int], list[int]]()
-    for lane_id, token, seq in tx.rows(UNDONE, (json.dumps(record.calls),)) if record.calls else ():
-        undone.setdefault((lane_id, token), []).append(seq)
-    for (lane_id, token), seqs in undone.items():
-        free = {"lane": lane_id, "token": token, "owner": None, "until": None, "seqs": None}
-        if tx.run(LEASE, free | {"isolate": max(seqs)}):
-            for seq in seqs:
-                tx.run(NEVER_ENDED, {"calls": 1, "seen": seen, "seq": seq})
-            rest(tx, lane_id, tx.now + LAST_FOR, suspect=True)
-
-
-def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
-    """Free due lanes as ``wake_due`` does; return what ``ready`` does, nothing if paused."""
-    records = tx.in_flight
-    with suppress(OSError):
-        if records and os.pread(records.handle, FIRST, 0) != records.alone:
-            take_over(tx)
-    if session is None:
-        rows = tx.rows(CLAIMABLE, {"now": tx.now, "limit": limit})
-        if rows and not rows[0][-1]:
-            return list(map(LANE, rows))
-    if identity.is_paused(tx.rows):
-        return []
-    wake_due(tx)
-    return ready(tx.rows, limit, session) or suspects(tx, session)
-
-
-def suspects(tx: StoreTransaction, session: str | None = None, limit: int = 1) -> list[ReadyLane]:
-    """
-    Return lanes whose heads may have killed their process: claimed if no other is ready.
-
-    None while another worker of this process is busy: its message would die with this one.
-    """
-    if tx.in_flight is not None and len(tx.in_flight.busy) > 1:
-        return []
-    return cast("list[ReadyLane]", tx.rows(SUSPECTS, {"session": session, "limit": limit}))
 
 
 def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]:
@@ -561,6 +471,30 @@ def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]
 def in_turn(found: list[ReadyLane], served: Container[int]) -> list[ReadyLane]:
     """Return lanes with those of *served* after the others of their rank."""
     return sorted(found, key=lambda lane: (lane[4], lane[0] in served))
+
+
+def claimable(tx: StoreTransaction, limit: int) -> tuple[list[ReadyLane], bool]:
+    """Return what ``ready`` does, nothing if paused; and whether a backoff or lease ran out."""
+    rows = tx.rows(CLAIMABLE, {"now": tx.now, "limit": limit})
+    return rows, bool(rows and rows[0][-1])
+
+
+def ready_kinds(
+    tx: StoreTransaction, limit: int, *, after: tuple[int, int]
+) -> list[tuple[Any, ...]]:
+    """Return claimable lanes after a rank and head, their head, and its type and topic."""
+    rank, seq = after
+    return tx.rows(READY_KINDS, {"rank": rank, "seq": seq, "limit": limit})
+
+
+def suspects(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
+    """Return the lanes whose heads may have killed their process."""
+    return cast("list[ReadyLane]", tx.rows(SUSPECTS, {"session": session, "limit": limit}))
+
+
+def of_message(tx: StoreTransaction, seq: int) -> list[tuple[Any, ...]]:
+    """Return lane, token, isolation limit and next attempt of a message that may be claimed."""
+    return tx.rows(LANE_OF, (seq,))
 
 
 def before_runs(tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -603,7 +537,7 @@ def lease(
     careful = seqs[0] <= careful_to
     counted = careful and not noted
     if counted:
-        tx.run(TRIED, (1, seqs[0]))
+        inbox.count_attempts(tx, seqs[0], 1)
     return Lease(lane_id, token + 1, owner, careful, counted)
 
 
@@ -630,9 +564,9 @@ def register(tx: StoreTransaction, owner: str) -> None:
     tx.run(REGISTER, (owner,))
 
 
-def unregister(tx: StoreTransaction, owner: str) -> None:
-    """Forget a worker that has ended without an uncommitted claim."""
-    tx.run(UNREGISTER, (owner,))
+def unregister(tx: StoreTransaction, owner: str) -> bool:
+    """Forget a worker without an uncommitted claim; return whether it was registered."""
+    return tx.run(UNREGISTER, (owner,)) > 0
 
 
 def owners(read: Rows) -> list[str]:
@@ -640,66 +574,14 @@ def owners(read: Rows) -> list[str]:
     return [owner for (owner,) in read(OWNERS, ())]
 
 
-def has_workers(read: Rows) -> bool:
-    """Return whether a worker is registered."""
-    return bool(read(WORKERS, ()))
-
-
-def end_dead_worker(tx: StoreTransaction, *owners: str) -> None:
-    """
-    End the leases of owners whose process has died; messages that they had called come last.
-
-    All leases end before undone claims are counted: one owner may have taken over the lease of
-    another, or one that had run out, in a claim that was rolled back.
-    """
-    records = {owner: find_record(tx, owner) for owner in owners}
-    for owner, record in records.items():
-        _end_leases(tx, owner, record)
-    wake_due(tx)
-    for record in filter(None, records.values()):
-        _count_undone(tx, record)
-        tx.after_commit(partial(cast("CallRecords", tx.in_flight).ended, record))
-
-
-def _end_leases(tx: StoreTransaction, owner: str, record: OwnerRecord | None) -> None:
-    """
-    End the leases of a dead owner.
-
-    If it noted no calls and a message with an uncommitted claim may have killed it, the next
-    messages of every lane are claimed alone, each counted before it is handled.
-    """
-    seen = DIED.format(process_of(owner))
-    for lane in [LaneRow(*row) for row in tx.rows(LEASED_BY, (owner,))]:
-        called = _blame(tx, lane, record, seen)
-        _release(tx, [lane.lane_id])
-        if called:
-            rest(tx, lane.lane_id, tx.now + LAST_FOR, suspect=True)
-    if tx.run(UNREGISTER, (owner,)) and (record is None or record.kind != "call"):
-        tx.run(ISOLATE_HEADS, (ISOLATED,))
-
-
-def end_workers(tx: StoreTransaction) -> None:
-    """
-    End the owners of leases that have died; the caller knows that no process has the file open.
-
-    A registered worker is one; so is an owner of another machine or container, which cannot be
-    asked whether it lives. The lease of a reader whose process lives runs out.
-    """
-    workers = {owner for (owner,) in tx.rows(WORKERS)}
-    found = owners(tx.rows)
-    end_dead_worker(tx, *(each for each in found if each in workers or file_checks.is_gone(each)))
-    take_over(tx)
+def workers(read: Rows) -> set[str]:
+    """Return the registered workers."""
+    return {owner for (owner,) in read(WORKERS, ())}
 
 
 def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
     """Extend the lease; return False if it is lost."""
     return tx.run(EXTEND, held.named | {"until": until, "late_at": None}) > 0
-
-
-def rests_until(tx: StoreTransaction, lane_id: int) -> Millis | None:
-    """Return until when a lane's messages come last; None if they have killed no process."""
-    [(suspect,)] = tx.rows(IS_SUSPECT, (lane_id,)) or [(0,)]
-    return tx.now + LAST_FOR if suspect else None
 
 
 def give_up(tx: StoreTransaction, held: Lease) -> None:
@@ -792,10 +674,10 @@ def has_more(read: Rows, lane_id: int) -> bool:
 
 def release_own(tx: StoreTransaction, owner: str) -> None:
     """Release the lanes that an error left leased to *owner*; their messages are claimed alone."""
-    held = [LaneRow(*row) for row in tx.rows(LEASED_BY, (owner,))]
+    held = held_by(tx, owner)
     for lane in held:
-        tx.run(CAREFUL, (max(lane.seqs, default=0), lane.lane_id))
-    _release(tx, [lane.lane_id for lane in held])
+        isolate(tx, lane.lane_id, max(lane.seqs, default=0))
+    free(tx, [lane.lane_id for lane in held])
 
 
 def forget_empty(tx: StoreTransaction, limit: int) -> int:
@@ -803,9 +685,14 @@ def forget_empty(tx: StoreTransaction, limit: int) -> int:
     return tx.run(FORGET, (0, limit))
 
 
-def isolate(tx: StoreTransaction, held: Lease, seq: int) -> None:
+def isolate(tx: StoreTransaction, lane_id: int, seq: int) -> None:
     """Make the messages of a lane up to *seq* be claimed alone."""
-    tx.run(CAREFUL, (seq, held.lane_id))
+    tx.run(CAREFUL, (seq, lane_id))
+
+
+def isolate_heads(tx: StoreTransaction) -> None:
+    """Make the next messages of every lane be claimed alone, those that are there now."""
+    tx.run(ISOLATE_HEADS, (ISOLATED,))
 
 
 def release(
@@ -830,4 +717,4 @@ def release(
     if due_at is not None:
         tx.run(CLEAR, (held.lane_id,))
     if held.isolate and held.counted is not broken:
-        tx.run(TRIED, (1 if broken else -1, seqs[0]))
+        inbox.count_attempts(tx, seqs[0], 1 if broken else -1)

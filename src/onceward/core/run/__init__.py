@@ -1,5 +1,5 @@
 """
 Run the threads and emit the events that every stage of a message needs.
 
-Imports core/send, core/rows, file and message.
+Imports core/send, core/end, core/rows, file and message.
 """

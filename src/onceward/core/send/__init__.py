@@ -1,5 +1,5 @@
 """
 Compose a message, and store it in the transaction of its sender.
 
-Imports core/rows, file and message.
+Imports core/end, core/rows, file and message.
 """

@@ -6,6 +6,8 @@ import os
 from concurrent.futures import CancelledError
 from typing import Any, Final, cast
 
+from onceward.core.end.received import SettledMessage
+from onceward.core.handle.claim import MESSAGE, ClaimRequest, Kind
 from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.core.handle.context import Context
 from onceward.core.handle.invoke import (
@@ -21,14 +23,9 @@ from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.steps import CONTEXT, HandlerDeps
 from onceward.core.handle.worker import RunningCall, Worker
 from onceward.core.rows import lanes
-from onceward.core.rows.inbox import (
-    MESSAGE,
-    ClaimRequest,
-    Kind,
-    LeasedMessage,
-    SettledMessage,
-)
+from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import engine_loop as engine
+from onceward.core.run import recovery
 from onceward.core.send import requests
 from onceward.core.send.requests import Suspended
 from onceward.errors import OncewardError, Paused, Retry
@@ -153,7 +150,7 @@ class BatchWorker(Worker):
     def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
         """Claim a batch; if none is due, only wake the due lanes."""
         if not self._left_leases:
-            lanes.wake_due(tx)
+            recovery.wake_due(tx)
             if self._until_full(tx.rows) != 0.0:
                 return []
         return super()._claim(tx, request)
@@ -313,7 +310,7 @@ class BatchWorker(Worker):
             return {leased.seq: self._failed(error, each, leased) for leased, each in ready}
         tx = self._batch.join()
         for leased, _ in ready:
-            lanes.isolate(tx, leased.lane, leased.seq)
+            lanes.isolate(tx, leased.lane.lane_id, leased.seq)
         policy = self._handler.rules.retry or self._policy
         wait, text = wait_after(error, 1, policy=policy, rng=self._rng)
         again = RetryAt(self._db.now() + wait, text, counted=False)

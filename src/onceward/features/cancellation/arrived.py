@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from onceward.core.accept.accept import Prepare
-from onceward.core.rows import inbox, lanes, receipts, sent
+from onceward.core.rows import lanes, marks, receipts, sent
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.requests import SentRequest, ask_to_cancel
 from onceward.file.transaction import StoreTransaction, bump
@@ -87,7 +87,7 @@ class Canceller:
             return set()
         gone = [seq for seq, _, _ in ended]
         named["seqs"] = json.dumps(gone)
-        inbox.mark(tx, gone, CANCELLED)
+        marks.add(tx, gone, CANCELLED)
         lanes.fence(tx, gone)
         asked = tx.rows(FORGET_QUESTIONS, {"seqs": named["seqs"], "now": tx.now})
         bump(tx, ended=len(ended), inbox_cancelled=len(ended))
@@ -132,7 +132,7 @@ class Canceller:
             return CANCELLED if same else f"{TOO_LATE}: {found.known_as}"
         if message_id <= found.horizon_id and OWN_ID.fullmatch(message_id):
             return f"{TOO_LATE}: {UNKNOWN}"
-        inbox.mark_unseen(tx, sender, message_id, frame.session, CANCELLED)
+        marks.add_one(tx, sender, message_id, frame.session, CANCELLED)
         receipts.enqueue(tx, [(sender, Receipt(message_id, "cancelled", reason))])
         return CANCELLED
 

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
+from onceward.core.handle import claim
 from onceward.core.handle.message import (
     Consumer,
     InboxConsumer,
@@ -16,8 +17,9 @@ from onceward.core.handle.message import (
     ReceivedMessage,
     Taken,
 )
-from onceward.core.rows import inbox, lanes
-from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.rows import lanes
+from onceward.core.rows.lanes import LeasedMessage
+from onceward.core.run import recovery
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.compose import SendResult
 from onceward.errors import ChannelRefused, NotParticipant
@@ -80,13 +82,13 @@ class ChannelLeases(LaneLeases):
     def _claim(
         self, tx: StoreTransaction, seq: int, taken: Taken[LeasedMessage]
     ) -> Sequence[LeasedMessage]:
-        found = inbox.claim_one(tx, seq, owner=self._owner, lease_for=self.time_for)
+        found = claim.claim_one(tx, seq, owner=self._owner, lease_for=self.time_for)
         return taken.keep_one(tx, found)
 
     def _find(self, patterns: tuple[str, ...]) -> int | None:
         fits = partial(matches_any, patterns or None)
         by_rank = self._channel.config.priority_ordering
-        return inbox.find_in(
+        return claim.find_in(
             self._db.read, self._channel.name, fits, by_rank=by_rank, now=self._db.now()
         )
 
@@ -434,7 +436,7 @@ class Channel:
             lambda: self._own_consumer.take(type, patterns, taken),
             timeout,
             poll=self._consumer.deps.settings.poll_interval,
-            due=lambda left: lanes.next_wakeup(self._db, left),
+            due=lambda left: recovery.next_wakeup(self._db, left),
         )
 
     def receive_each(

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any, Final
 
 from onceward.core.accept.accept import ParsedFrame
-from onceward.core.rows import dead_letters, inbox
+from onceward.core.end import received
+from onceward.core.rows import dead_letters
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.errors import ChannelRefused, InvalidMessage, OncewardError
 from onceward.features.channels import channel_posts
@@ -266,6 +267,6 @@ class ClosedChannels:
     ) -> int:
         rows = tx.rows(STILL_UNREAD, wanted | {"seqs": json.dumps(seqs)})
         left = [seq for seq, ends in rows if ends]
-        moved = inbox.bury_unclaimed(tx, left, "channel_closed", reason_of(wanted["channel"]))
+        moved = received.bury_unclaimed(tx, left, "channel_closed", reason_of(wanted["channel"]))
         self._emitter.dead_lettered(tx, [(i, peer, "channel_closed") for i, peer in moved])
         return len(left)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
+from onceward.core.handle.claim import MESSAGE, Kind
 from onceward.core.handle.invoke import find_handler
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import pool_size
-from onceward.core.rows.inbox import MESSAGE, Kind
 from onceward.features.handler_limits import rates
 from onceward.file import forks
 from onceward.file.transaction import StoreTransaction

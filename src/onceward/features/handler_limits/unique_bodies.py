@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from onceward.core.handle.invoke import Prepared
-from onceward.core.rows.inbox import LeasedMessage
+from onceward.core.rows.lanes import LeasedMessage
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import Done, Settlement

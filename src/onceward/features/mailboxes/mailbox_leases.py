@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from onceward.core.handle.message import Consumer, Taken, never_settled
-from onceward.core.rows import lanes
+from onceward.core.run import recovery
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import UnknownMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
@@ -110,7 +110,7 @@ class MailboxReader:
         due_at = mailbox_readers.next_due(self.db.read, self.db.now())
         moments = [at for at in (due_at, self.mailbox.expires_at) if at is not None]
         waits = [max(0.001, (at - self.db.now()) / 1000) for at in moments]
-        waits += [] if due_at is None else [lanes.LOOK]
+        waits += [] if due_at is None else [recovery.LOOK]
         return min(waits if left is None else [*waits, left], default=None)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import inbox, lanes
+from onceward.core.end import received
+from onceward.core.run import recovery
 from onceward.errors import InvalidArgument
 from onceward.file import identity
 from onceward.file.transaction import Rows, StoreTransaction
@@ -117,12 +118,12 @@ def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
     cursor = _cursor(tx, wanted.session)
     if identity.is_paused(tx.rows):
         return PollResult([], cursor, cursor, reach, more=False)
-    lanes.wake_due(tx)
+    recovery.wake_due(tx)
     after = cursor if reach.looked_to is None else reach.looked_to
     looked = [PolledRow(*row) for row in tx.rows(NEXT, (after, wanted.session, SCAN))]
     sorted_out = _sort(looked, wanted, tx.now)
     for outcome, rows in sorted_out.ends.items():
-        inbox.end_unclaimed(tx, [row.seq for row in rows], outcome)
+        received.end_unclaimed(tx, [row.seq for row in rows], outcome)
     taken = sorted_out.ends["processed"]
     through = len(looked) < SCAN and (not looked or sorted_out.reached == looked[-1].seq)
     upto = int(tx.rows(NEWEST)[0][0]) if through else sorted_out.reached

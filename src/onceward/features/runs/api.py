@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Unpack
 
-from onceward.core.rows.inbox import SettledMessage
+from onceward.core.end.received import SettledMessage
 from onceward.core.rows.lanes import Lease
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.outbox import Outbox

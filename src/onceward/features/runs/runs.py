@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import inbox, lanes
-from onceward.core.rows.inbox import LeasedMessage, SettledMessage
-from onceward.core.rows.lanes import Lease
+from onceward.core.end import received
+from onceward.core.end.received import SettledMessage
+from onceward.core.rows import lanes
+from onceward.core.rows.lanes import Lease, LeasedMessage
+from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import requests
 from onceward.core.send.block import Transaction
@@ -395,7 +397,7 @@ def abort_bound(tx: StoreTransaction, seqs: list[int]) -> None:
         held = take_over(tx, run, file_checks.owner_name())
         again = RetryAt(tx.now, CANCELLED, counted=False)
         messages = session_queues.of_seqs(tx, run.seqs, held)
-        inbox.apply_settlements(tx, [SettledMessage(each, again) for each in messages])
+        received.apply_settlements(tx, [SettledMessage(each, again) for each in messages])
         end(tx, run, "aborted", consumed=False, cause=CANCELLED)
         lanes.hold(tx, held, run.owner, until=tx.now + CALL_ENDS_WITHIN)
 
@@ -529,10 +531,10 @@ class RunCompletion:
             self._deliver(tx, run, messages, cause)
         else:
             again = RetryAt(tx.now, cause, counted=lost)
-            inbox.apply_settlements(tx, [SettledMessage(message, again) for message in messages])
+            received.apply_settlements(tx, [SettledMessage(message, again) for message in messages])
         end(tx, run, "aborted", consumed=delivered, cause=cause)
         if lost:
-            lanes.settle(tx, held, rest=[], due_at=lanes.rests_until(tx, held.lane_id))
+            lanes.settle(tx, held, rest=[], due_at=recovery.rests_until(tx, held.lane_id))
         else:
             # A coroutine gets the grace twice; a call that returns or is abandoned releases the
             # lane.
@@ -553,7 +555,7 @@ class RunCompletion:
     ) -> None:
         """End the messages of an aborted run as processed; send results to tasks' callers."""
         done = Done(reason=reason_text("delivered to an aborted run", cause)[:500])
-        inbox.apply_settlements(tx, [SettledMessage(message, done) for message in messages])
+        received.apply_settlements(tx, [SettledMessage(message, done) for message in messages])
         for message in messages:
             requests.tell(tx, self._outbox, message, TaskOutcome("aborted", cause), run)
 
@@ -567,7 +569,7 @@ class RunCompletion:
         took: float | None = None,
     ) -> None:
         """Settle messages; send the callers of ended tasks their results."""
-        inbox.apply_settlements(tx, ended)
+        received.apply_settlements(tx, ended)
         for leased, settlement in ended:
             if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
                 end = requests.outcome_of(settlement, result)

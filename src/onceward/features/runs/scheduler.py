@@ -11,10 +11,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
+from onceward.core.end.received import SettledMessage
 from onceward.core.handle.signatures import Around
-from onceward.core.rows import lanes
-from onceward.core.rows.inbox import LeasedMessage, SettledMessage
-from onceward.core.rows.lanes import Lease
+from onceward.core.rows.lanes import Lease, LeasedMessage
+from onceward.core.run import recovery
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.errors import InvalidMessage, OncewardError
@@ -175,8 +175,8 @@ class RunScheduler:
         happened, or none, and the next pass finds the previous state.
         """
         looked = SchedulePass()
-        lanes.take_over(tx)
-        lanes.wake_due(tx)
+        recovery.take_over(tx)
+        recovery.wake_due(tx)
         for run in runs.abandoned(tx):
             if handler_of(run.session, self._handlers) is not None:
                 self._isolated(tx, looked, run.session, partial(self._recover, tx, run))

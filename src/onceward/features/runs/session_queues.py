@@ -13,8 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.core.rows import lanes
-from onceward.core.rows.inbox import LeasedMessage
-from onceward.core.rows.lanes import Lease
+from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis

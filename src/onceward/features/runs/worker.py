@@ -26,8 +26,7 @@ from onceward.core.handle.loop_watch import LoopCall
 from onceward.core.handle.message import Message
 from onceward.core.handle.steps import CONTEXT, HandlerDeps, StepHome, Steps, StoredStep
 from onceward.core.rows import lanes
-from onceward.core.rows.inbox import LeasedMessage
-from onceward.core.rows.lanes import Lease
+from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.async_face import OnWorker
 from onceward.core.run.engine_loop import EngineLoop, lane_reaper
