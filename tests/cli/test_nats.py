@@ -81,6 +81,28 @@ def test_what_several_homes_print_is_one_list(tmp_path: Path, cli: Cli) -> None:
     )
 
 
+def test_a_user_may_store_for_its_peers_only(home: Path, shop: Postbox, cli: Cli) -> None:
+    """Peers are those of its file, the other agents of the command, and those that it names."""
+    shop.peers.add("billing", "nats://broker:4222/billing")
+    shop.peers.add("plain", "https://far:8443")
+    words = ("--user", "shop", "--user", "audit", "--peer", "tax.eu", "--json")
+    told = {each["agent"]: each for each in cli("nats", "setup", *words).json["users"]}
+    entries = cli("nats", "setup", *words).json["entries"]
+    for_any = cli("nats", "setup", "--user", "audit", "--peer", "*").out
+    alone = cli("nats", "setup", "--user", "audit")
+    wrong = cli("nats", "setup", "--user", "audit", "--peer", "a>b")
+
+    assert ["audit", "tax.eu", "billing"] == told["shop"]["peers"]
+    assert ["shop", "tax.eu"] == told["audit"]["peers"]
+    assert '"ow.parcel.tax~eu.shop"' in entries
+    assert '"ow.answer.tax~eu.audit"' in entries
+    assert '"ow.parcel.*' not in entries
+    assert '"ow.parcel.*.audit"' in for_any
+    assert "audit has no peer at a NATS server" in alone.err
+    assert '"ow.parcel' not in alone.out
+    assert (2, True) == (wrong.code, "agent name 'a>b'" in wrong.err)
+
+
 def test_entries_in_the_wrong_place_start_no_server(home: Path, cli: Cli) -> None:
     """Entries outside the list of users, or twice in it, are an error of the server."""
     printed = cli("nats", "setup", "--user", "shop").out

@@ -33,7 +33,9 @@ EVERYTHING = """
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[Ends]:
     """A server whose users have their own permissions; far may make the streams."""
-    users = [names.user(name, create_seed(tmp_path, name), keeper=name == "far") for name in USERS]
+    users = [
+        names.user(name, create_seed(tmp_path, name), USERS, keeper=name == "far") for name in USERS
+    ]
     users.append(EVERYTHING % create_seed(tmp_path, "operator"))
     with nats_server(tmp_path, f"authorization {{ users = [\n{''.join(users)}] }}") as server:
         made = Ends(tmp_path, server)
@@ -148,6 +150,8 @@ TO_FAR = names.subjects_to("parcel", "far")
         names.subject("parcel", "far", "near"),
         names.subject("answer", "near", "far"),
         names.subject("answer", "far", "near"),
+        names.subject("parcel", "nobody", STRANGER),
+        names.subject("answer", "nobody", STRANGER),
         f"$JS.API.STREAM.CREATE.{names.PARCELS}",
         f"$JS.API.STREAM.INFO.{names.PARCELS}",
         f"$JS.API.STREAM.MSG.GET.{names.PARCELS}",
@@ -168,12 +172,31 @@ TO_FAR = names.subjects_to("parcel", "far")
     ],
 )
 def test_a_stranger_may_not_publish(ends: Ends, subject: str) -> None:
-    """A user can publish in its own name only, and ask nothing about other agents."""
+    """A user can publish in its own name to its peers, and ask nothing about other agents."""
 
     async def attack(client: Client) -> None:
         await client.publish(subject, b"x")
 
     assert f'permissions violation for publish to "{subject.lower()}"' in refused(ends, attack)
+
+
+def test_a_user_stores_one_message_of_a_kind_for_each_peer(ends: Ends) -> None:
+    """However much a user sends, its share of the streams is bounded by the list of its peers."""
+    named = [*USERS, *(f"nobody{number}" for number in range(40))]
+
+    async def fill(client: Client) -> None:
+        for name in named:
+            for kind in names.STORED:
+                for _ in range(3):
+                    await client.publish(names.subject(kind, name, STRANGER), b"x" * 100_000)
+            await client.flush()
+
+    make_streams(ends)
+    as_user(ends, STRANGER, fill)
+
+    assert {names.subject(kind, name, STRANGER) for kind in names.STORED for name in USERS} == set(
+        held(ends)
+    )
 
 
 @pytest.mark.parametrize(

@@ -194,16 +194,25 @@ def test_a_secret_that_the_server_does_not_know_is_told(tmp_path: Path) -> None:
 
 def test_a_missing_permission_is_told(tmp_path: Path) -> None:
     """A user whose permissions lack a subject is told which, and what prints them."""
-    users = users_block(user_entries([make_user(tmp_path, "near", keeper=True)]))
+    users = users_block(user_entries([make_user(tmp_path, "near", peers=["far"], keeper=True)]))
 
     told = refusal(tmp_path, users.replace("ow.ping.*.near", "ow.x"))
 
     assert 'publish to "ow.ping.far.near": add the entry that onceward nats setup' in told.lower()
 
 
+def test_a_peer_that_the_user_does_not_list_is_told(tmp_path: Path) -> None:
+    """A user stores nothing for other names than its peers; the error says what lists them."""
+    users = users_block(user_entries([make_user(tmp_path, "near", peers=["fare"], keeper=True)]))
+
+    told = refusal(tmp_path, users)
+
+    assert 'publish to "ow.parcel.far.near": add the entry that onceward nats setup' in told.lower()
+
+
 def test_missing_streams_are_told(tmp_path: Path) -> None:
     """A user that may not make the streams is told who may."""
-    users = users_block(user_entries([make_user(tmp_path, "near")]))
+    users = users_block(user_entries([make_user(tmp_path, "near", peers=["far"])]))
 
     assert (
         "near cannot create stream OW_PARCELS, a keeper must create it: onceward nats setup"
@@ -226,7 +235,8 @@ def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
 
 def test_two_users_ping_each_other(tmp_path: Path) -> None:
     """The permissions that setup prints suffice for a ping and its answer."""
-    users = [make_user(tmp_path, name, keeper=name == "far") for name in ("near", "far")]
+    both = ("near", "far")
+    users = [make_user(tmp_path, name, peers=both, keeper=name == "far") for name in both]
     with nats_server(tmp_path, users_block(user_entries(users))) as server:
         ends = Ends(tmp_path, server)
         with ends.stack:

@@ -9,7 +9,8 @@ which no name contains.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, get_args
+from collections.abc import Iterable
+from typing import Any, Final, Literal
 
 REPLICAS_MAX: Final = 5
 """Maximum servers that replicate a stream."""
@@ -64,8 +65,13 @@ message that the caller stored before, so it could pass as another agent's messa
 """
 
 
+STORED: Final = ("parcel", "answer")
+"""Kinds of messages that a stream keeps; answers are to parcels."""
+PASSING: Final = ("ping", "pong")
+"""Kinds that no stream keeps; pongs are to pings."""
+ANY: Final = "*"
+"""In place of peers: any name."""
 Kind = Literal["parcel", "answer", "ping", "pong"]
-"""Kinds of messages: answers are to parcels, pongs to pings; no stream keeps pings and pongs."""
 
 
 def token(name: str) -> str:
@@ -109,16 +115,18 @@ def publisher(subject: str, pattern: str) -> str | None:
     return name_of(last) if f"{prefix}.*" == pattern else None
 
 
-def publishes(name: str, *, keeper: bool = False) -> list[str]:
+def publishes(name: str, peers: Iterable[str], *, keeper: bool = False) -> list[str]:
     """
     Return the subjects that an agent may publish to.
 
-    A *keeper* may also create and examine the streams.
+    The streams keep one message of each kind for each of its *peers*, and none for another name:
+    that is its share of them. A *keeper* may also create and examine the streams.
     """
     mine, of_mine = token(name), f"{PARCELS}.{consumer(name)}"
     streams = (f"{verb}.{stream}" for verb in ("CREATE", "INFO") for stream in STREAMS)
     return [
-        *(f"ow.{kind}.*.{mine}" for kind in get_args(Kind)),
+        *(f"ow.{kind}.{token(peer)}.{mine}" for peer in peers for kind in STORED),
+        *(f"ow.{kind}.*.{mine}" for kind in PASSING),
         f"$JS.API.CONSUMER.CREATE.{of_mine}.{subjects_to('parcel', name)}",
         f"$JS.API.CONSUMER.INFO.{of_mine}",
         f"$JS.API.CONSUMER.MSG.NEXT.{of_mine}",
@@ -133,9 +141,10 @@ def hears(name: str) -> list[str]:
     return [f"{inbox_prefix(name)}.>", subjects_to("ping", name), subjects_to("pong", name)]
 
 
-def user(name: str, public_key: str, *, keeper: bool = False) -> str:
+def user(name: str, public_key: str, peers: Iterable[str], *, keeper: bool = False) -> str:
     """Return the entry of an agent in the ``users`` of a server's configuration."""
-    allowed = "".join(f'\n        "{each}"' for each in publishes(name, keeper=keeper))
+    subjects = publishes(name, peers, keeper=keeper)
+    allowed = "".join(f'\n        "{each}"' for each in subjects)
     heard = ", ".join(f'"{each}"' for each in hears(name))
     return f"""\
     {{ # {name}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from onceward.errors import InvalidArgument, Unreachable
+from onceward.message.names import agent_name
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats_keys import create_seed
 from onceward.transports.network.nats_link import Address, Credentials, Link
@@ -30,6 +31,8 @@ class NatsUser:
     public_key: str
     keeper: bool
     """Whether it may create the streams."""
+    peers: tuple[str, ...] = ()
+    """The agents for which it may store messages."""
 
 
 StreamLevel = Literal["ok", "missing", "differs", "unsafe", "hidden", "filling"]
@@ -48,15 +51,20 @@ class NatsStream:
     found: str
 
 
-def make_user(home: Path, agent: str, *, keeper: bool = False) -> NatsUser:
+def make_user(
+    home: Path, agent: str, *, peers: Iterable[str] = (), keeper: bool = False
+) -> NatsUser:
     """
     Return an agent as a user; create its secret in its home if there is none.
 
+    It may store messages at the server for *peers* only; ``"*"`` stands for any name.
+
     Raises:
-        InvalidArgument: the name is invalid, or the existing secret cannot be used.
+        InvalidArgument: a name is invalid, or the existing secret cannot be used.
 
     """
-    return NatsUser(agent, create_seed(home, agent), keeper)
+    chosen = tuple(each if each == names.ANY else agent_name(each) for each in peers)
+    return NatsUser(agent, create_seed(home, agent), keeper, chosen)
 
 
 def user_entries(users: Iterable[NatsUser]) -> str:
@@ -66,8 +74,9 @@ def user_entries(users: Iterable[NatsUser]) -> str:
     Put the entries of several homes into one list: of two lists, or of two ``authorization``
     blocks, a server uses the last one and ignores the other silently.
     """
-    made = (names.user(each.agent, each.public_key, keeper=each.keeper) for each in users)
-    return "".join(made)
+    return "".join(
+        names.user(each.agent, each.public_key, each.peers, keeper=each.keeper) for each in users
+    )
 
 
 def make_streams(
