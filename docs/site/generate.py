@@ -42,7 +42,7 @@ KINDS = {
     str: "text",
     tuple: "list of texts",
     dict: "table of lists",
-    RetryPolicy: "`RetryPolicy`",
+    RetryPolicy: "`RetryPolicy`, or text such as `5x 1s..10s`",
 }
 """Type of a setting by its class."""
 LIMITS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
@@ -184,6 +184,8 @@ def settings_page() -> str:
 
 
 def _value(default: Any) -> str:
+    if isinstance(default, RetryPolicy):
+        return str(default)
     return (
         f"{default:_}"
         if isinstance(default, int) and not isinstance(default, bool)

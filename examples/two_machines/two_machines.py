@@ -55,7 +55,12 @@ def run(folder: Path) -> None:
         tx.execute("INSERT INTO total VALUES (0)")
     port = free_port()
     listener = HttpListener("http://127.0.0.1:0")
-    with Postbox(near / "alice.db", agent="alice", listeners=[listener], retry_first=0.1) as alice:
+    with Postbox(
+        near / "alice.db",
+        agent="alice",
+        listeners=[listener],
+        delivery_retry="100ms",
+    ) as alice:
         alice.peers.add("bob", f"http://127.0.0.1:{port}")
         child = start(far, port, listener.url)
         alice.send_many([("bob", n) for n in range(NUMBERS // 2)], type="number")

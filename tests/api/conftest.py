@@ -84,7 +84,8 @@ class Home:
             "agent": agent if named else None,
             "start": False,
             "testing": Controls(clock=self.clock),
-            "retry_jitter": 0.0,
+            "delivery_retry": "±0%",
+            "handler_retry": "±0%",
         } | options
         path = self.folder / "agents" / f"{agent}.db"
         path.parent.mkdir(exist_ok=True)

@@ -303,7 +303,7 @@ def test_a_message_for_a_mailbox_that_is_not_there_is_told_to_its_sender(
 
 def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:
     """Expired messages are counted, and their rows, positions and addresses are gone in the end."""
-    owner = home.open("owner", retention=5, max_retries=2)
+    owner = home.open("owner", retention=5, delivery_attempts=3)
     made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
     fill(owner, made, 1, 2, 3)
     made.cursor("r", limit=1)

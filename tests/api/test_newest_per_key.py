@@ -23,7 +23,7 @@ def bodies(found: Any) -> list[Any]:
 @pytest.fixture
 def owner(home: Any) -> Any:
     """Return the agent that keeps the mailbox."""
-    return home.open("owner", retry_first=1.0, handler_retries=0)
+    return home.open("owner", delivery_retry="1s ±0%", handler_retry="1s ±0%", handler_attempts=1)
 
 
 @pytest.fixture

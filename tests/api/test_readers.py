@@ -21,7 +21,7 @@ def bodies(letters: Any) -> list[Any]:
 @pytest.fixture
 def owner(home: Any) -> Any:
     """Return the agent that keeps the mailbox."""
-    return home.open("owner", retry_first=1.0, handler_retries=2)
+    return home.open("owner", delivery_retry="1s ±0%", handler_retry="1s ±0%", handler_attempts=3)
 
 
 @pytest.fixture
@@ -434,7 +434,7 @@ def test_a_message_that_nobody_can_handle_ends(
             message.retry(after=0)
 
     assert [] == jobs.lease("g") == list(jobs.replay())
-    assert ("max_retries_exceeded", 3) == (
+    assert ("attempts_spent", 3) == (
         (letter := owner.dead_letters.get(message_id)).reason,
         letter.attempts,
     )
@@ -453,7 +453,7 @@ def test_members_that_die_with_a_message_end_it(
         home.clock.advance(1)
 
     assert [] == jobs.lease("g")
-    assert ["max_retries_exceeded"] == [letter.reason for letter in owner.dead_letters.list()]
+    assert ["attempts_spent"] == [letter.reason for letter in owner.dead_letters.list()]
 
 
 def test_a_reply_goes_to_the_sender(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:

@@ -166,7 +166,8 @@ def test_a_transport_that_cannot_be_made_is_told_at_its_peer(tmp_path: Path) -> 
             start=False,
             testing=Controls(clock=clock),
             transports={"pigeon": make},
-            retry_jitter=0.0,
+            delivery_retry="±0%",
+            handler_retry="±0%",
         ) as box,
         Postbox(tmp_path / "far" / "bob.db", agent="bob", start=False),
     ):

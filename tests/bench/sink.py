@@ -52,7 +52,12 @@ class Sink:
 
 def box_with(path: Path, sink: Sink, *, start: bool, **settings: Any) -> Postbox:
     """Open a postbox whose mail for bob goes into the sink, however often that was unreachable."""
-    patient = {"max_pending": UNBOUNDED, "retry_first": 0.0, "breaker_failures": 1 << 30}
+    patient: dict[str, Any] = {
+        "max_pending": UNBOUNDED,
+        "delivery_retry": "0s ±0%",
+        "handler_retry": "0s ±0%",
+        "breaker_failures": 1 << 30,
+    }
     box = Postbox(
         path, agent="alice", start=start, transports={"sink": sink}, **(patient | settings)
     )

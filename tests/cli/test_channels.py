@@ -69,7 +69,7 @@ def test_topics(cli: Cli, shop: Postbox, billing: Postbox) -> None:
 def test_staged_acknowledgments(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """A message is leased to the holder of its handle; the sender sees each step."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
-    cli("channel", "create", "work", "--ack-timeout", "1h", "--max-retries", 0)
+    cli("channel", "create", "work", "--ack-timeout", "1h", "--attempts", 1)
     cli("channel", "add", "work", "billing")
     sent = cli("channel", "send", "work", "build", "--kind", "command").out.strip()
 
@@ -109,7 +109,7 @@ def test_staged_acknowledgments(cli: Cli, shop: Postbox, billing: Postbox) -> No
         "--agent",
         "billing",
     ).json
-    assert [[failed["id"], "max_retries_exceeded", "no disk"]] == [
+    assert [[failed["id"], "attempts_spent", "no disk"]] == [
         [row["id"], row["reason"], row["last_error"]]
         for row in cli("dead", "ls", "--origin", "inbox", "--agent", "billing", "--json").json
     ]

@@ -481,7 +481,13 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
         del ctx
         raise KeyError("cents")
 
-    with Postbox(home / "shop.db", agent=agent, start=False, retry_first=600) as shop:
+    with Postbox(
+        home / "shop.db",
+        agent=agent,
+        start=False,
+        delivery_retry="600s ±0%",
+        handler_retry="600s ±0%",
+    ) as shop:
         message = billing.send("shop", 1, type="job")
         billing.run_until_idle()
         shop.run_until_idle()

@@ -117,7 +117,7 @@ def handlers(done: list[int]) -> Agent:
 def test_a_handler_that_breaks_a_key_fails_alone(opened: Open, type_: str) -> None:
     """Its neighbours of the same commit are called once, also if COMMIT would find the key."""
     done: list[int] = []
-    box = shop_of(opened, handlers(done), foreign_keys=True, handler_retries=0)
+    box = shop_of(opened, handlers(done), foreign_keys=True, handler_attempts=1)
 
     for number in range(6):
         box.send("shop", number, type=type_, ordering_key=str(number))

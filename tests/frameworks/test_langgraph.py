@@ -105,7 +105,8 @@ class World:
             self.path,
             agent=self.agent,
             start=False,
-            retry_jitter=0.0,
+            delivery_retry="±0%",
+            handler_retry="±0%",
             testing=Controls(clock=self.clock),
         )
 

@@ -448,7 +448,7 @@ def test_a_conflict_tells_of_another_conversation(payer: Any) -> None:
         history.append(ModelResponse(parts=[TextPart("yes")]))
         raise Retry(after=0)
 
-    with Harness(agent, handler_retries=1) as harness:
+    with Harness(agent, handler_attempts=2) as harness:
         harness.send({"prompt": "go"})
         harness.deliver()
         [letter] = harness.postbox.dead_letters.list()

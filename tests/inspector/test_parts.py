@@ -176,11 +176,16 @@ def journeys(tmp_path: Path) -> Iterator[Journey]:
 
     with ExitStack() as stack:
         opened_box = partial(
-            Postbox, start=False, testing=Controls(clock=clock), transitions=True, retry_cap=1
+            Postbox,
+            start=False,
+            testing=Controls(clock=clock),
+            transitions=True,
+            delivery_retry="1s..1s ±0%",
+            handler_retry="1s..1s ±0%",
         )
         shop = stack.enter_context(opened_box(tmp_path / "shop.db", agent="shop"))
         box = stack.enter_context(
-            opened_box(tmp_path / "worker.db", agent=worker, handler_retries=2)
+            opened_box(tmp_path / "worker.db", agent=worker, handler_attempts=3)
         )
 
         def journey(kind: str, rounds: int, replays: int = 0) -> list[tuple[str, str]]:
@@ -211,7 +216,7 @@ def test_a_dead_letter_tells_its_attempts(journeys: Journey) -> None:
     assert [("accepted", "normal")] == [step for step in told if step[0] == "accepted"]
     assert [f"tried, attempt {n}" for n in (1, 2)] == [w for w, _ in told if "attempt" in w]
     assert {f"last error: {error}"} == {d for what, d in told if what.startswith("tried")}
-    assert [("dead letter", f"max_retries_exceeded after 3 attempts: {error}")] == [
+    assert [("dead letter", f"attempts_spent after 3 attempts: {error}")] == [
         step for step in told if "dead" in step[0]
     ]
 
@@ -223,7 +228,7 @@ def test_a_replayed_dead_letter_tells_both_lives(journeys: Journey) -> None:
 
     assert 1 == [what for what, _ in told].count("accepted")
     assert [("replayed", "was a dead letter")] == [step for step in told if step[0] == "replayed"]
-    assert ["max_retries_exceeded", f"max_retries_exceeded after 3 attempts: {error}"] == sorted(
+    assert ["attempts_spent", f"attempts_spent after 3 attempts: {error}"] == sorted(
         detail for what, detail in told if what == "dead letter"
     )
     assert ["tried, attempt 1"] * 2 + ["tried, attempt 2"] * 2 == sorted(

@@ -199,7 +199,7 @@ def test_each_attempt_is_a_span_and_the_dead_letter_another(
     assert {StatusCode.ERROR} == {span.status.status_code for span in (first, second, dead)}
     assert {"ValueError"} == {(span.attributes or {})["error.type"] for span in (first, second)}
     assert {trace_id(sent)} == {trace_id(span) for span in (first, second, dead)}
-    assert "max_retries_exceeded" == (dead.attributes or {})["error.type"]
+    assert "attempts_spent" == (dead.attributes or {})["error.type"]
 
 
 def test_a_refused_message_is_a_dead_letter_in_the_trace_of_its_send(

@@ -318,7 +318,7 @@ def test_the_end_of_a_handler_flushes(box: Postbox) -> None:
         billing.run_until_idle()
         told = [dead.reason for dead in billing.dead_letters.list()]
 
-        assert (["max_retries_exceeded"], [5]) == (told, stored(billing)[0])
+        assert (["attempts_spent"], [5]) == (told, stored(billing)[0])
 
 
 def test_a_handler_that_goes_on_after_a_failed_flush_fails(box: Postbox) -> None:

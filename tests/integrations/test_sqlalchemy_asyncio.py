@@ -433,7 +433,7 @@ def test_the_end_of_a_handler_flushes(in_shop: InShop) -> None:
             told = [dead.reason for dead in await other.box.dead_letters.list()]
             return told, (await other.stored())[0]
 
-    assert (["max_retries_exceeded"], [5]) == in_shop(story)
+    assert (["attempts_spent"], [5]) == in_shop(story)
 
 
 def test_a_handler_that_goes_on_after_a_failed_flush_fails(in_shop: InShop) -> None:

@@ -17,10 +17,10 @@ from onceward import Agent, Context, Msg, Postbox
 BRISK: dict[str, Any] = {
     "lease": 2.0,
     "deliver_timeout": 2.0,
-    "retry_first": 0.05,
-    "retry_cap": 0.2,
+    "delivery_retry": "0.05s..0.2s ±0%",
+    "handler_retry": "0.05s..0.2s ±0%",
     "ack_timeout": 5.0,
-    "max_retries": 100,  # a stalled machine gives no message up
+    "delivery_attempts": 101,  # a stalled machine gives no message up
     "breaker_open_for": 0.2,
 }
 """Short spans, so that what died is replaced soon."""

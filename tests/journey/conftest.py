@@ -120,6 +120,10 @@ class Wire:
         return [carried.id for parcel in self.pushed for carried in parcel.frames]
 
 
+STEADY = {"delivery_retry": "±0%", "handler_retry": "±0%"}
+"""Retries without jitter."""
+
+
 @dataclass
 class World:
     """Agents in one folder on one clock."""
@@ -136,7 +140,8 @@ class World:
         """Open an agent's postbox without engines."""
         name = who.name if isinstance(who, Agent) else who
         self._given[name] = (who, dict(overrides))
-        named: dict[str, Any] = {"retry_jitter": 0.0, "transports": {"wire": self.wire}} | overrides
+        steady = {} if "settings" in overrides else STEADY
+        named: dict[str, Any] = {**steady, "transports": {"wire": self.wire}, **overrides}
         box = Postbox(
             self.path(name),
             agent=who,

@@ -46,7 +46,7 @@ def until_dead(world: World, box: Postbox, message_id: str) -> float:
 @pytest.mark.parametrize("script", [[], ["ok", "error", "lost", "down"]])
 def test_a_message_that_the_peer_holds_is_no_dead_letter(world: World, script: list[str]) -> None:
     """Without re-attempts the sender still asks for the outcome of a message that was stored."""
-    shop = world.open("shop", max_retries=0)
+    shop = world.open("shop", delivery_attempts=1)
     held = world.open("billing")
     shop.peers.add("billing", "wire:billing")
     world.wire.of, world.wire.script = "shop", script
@@ -160,7 +160,7 @@ def test_each_call_of_a_function_counts(
             said = answer._replace(id=frames[0].id)
         return [said]
 
-    shop = world.open("shop", transports={"function": FunctionTransport(send)}, max_retries=2)
+    shop = world.open("shop", transports={"function": FunctionTransport(send)}, delivery_attempts=3)
     shop.peers.add("webhook", "function:x")
     message = shop.send("webhook", 1)
     for _ in range(5):
@@ -234,7 +234,7 @@ def test_presets_of_a_policy_end_when_they_say(
     world: World, policy: RetryPolicy, seconds: float
 ) -> None:
     """The pauses of a preset are the pauses of its peer: no breaker makes them longer."""
-    shop, _ = world.wired("shop", "billing", retry=policy, breaker_failures=2)
+    shop, _ = world.wired("shop", "billing", delivery_retry=policy, breaker_failures=2)
     world.wire.always = "error"
     message = shop.send("billing", 1)
 

@@ -208,7 +208,7 @@ def test_an_error_fails_all_and_the_next_attempts_are_single(world: World) -> No
         world.wait(60)
 
     assert [[1, 2, 3], [1], [2], [2], [3]] == calls
-    assert [("max_retries_exceeded", "ValueError: 2", 2)] == box.query(FATES)
+    assert [("attempts_spent", "ValueError: 2", 2)] == box.query(FATES)
     assert [(1,), (3,)] == box.query(EFFECTS)
 
 
@@ -377,7 +377,7 @@ def test_a_returned_value_is_an_error(world: World) -> None:
     world.settle()
     [(reason, error, _)] = box.query(FATES)
 
-    assert ("max_retries_exceeded", True) == (reason, "ctx.reply" in error)
+    assert ("attempts_spent", True) == (reason, "ctx.reply" in error)
 
 
 @pytest.mark.parametrize(

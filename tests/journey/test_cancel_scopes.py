@@ -66,7 +66,7 @@ WAYS: dict[str, Way] = {
 async def opened(folder: Path) -> AsyncIterator[AsyncPostbox]:
     """Open a postbox with a message to receive and a table of the user's."""
     async with AsyncPostbox(
-        folder / "a.db", agent="a", start=False, durability="fast", handler_retries=1000
+        folder / "a.db", agent="a", start=False, durability="fast", handler_attempts=1001
     ) as box:
         async with box.begin() as tx:
             await tx.execute("CREATE TABLE mine (n)")

@@ -190,7 +190,7 @@ def test_create_and_ensure(world: World) -> None:
         ("", {}, "name"),
         ("a b", {}, "name"),
         ("x\n", {}, "name"),
-        ("r", {"max_retries": -1}, "max_retries"),
+        ("r", {"attempts": 0}, "attempts"),
         ("r", {"speed": 1}, "speed"),
         ("r", {"delivery": "twice"}, "delivery"),
         ("r", {"bound_history": True}, "bound_history"),
@@ -704,7 +704,7 @@ def test_failed_is_tried_again_and_then_buried(world: World) -> None:
     [said] = room(boxes["a"]).acknowledgments(posted.id)
 
     assert [(None, 1), (None, 2), (None, 3), (None, 4)] == seen
-    assert ("max_retries_exceeded", "no 4", "failed") == (
+    assert ("attempts_spent", "no 4", "failed") == (
         letter.reason,
         letter.last_error,
         said.status,
@@ -728,7 +728,7 @@ def test_silence_is_tried_again_and_then_buried(world: World) -> None:
     world.clock.forward(5)
     last = room(boxes["b"]).receive()
 
-    assert ([1, 2, 3, 4], None, ["max_retries_exceeded"]) == (
+    assert ([1, 2, 3, 4], None, ["attempts_spent"]) == (
         attempts,
         last,
         [x.reason for x in boxes["b"].dead_letters.list()],

@@ -56,7 +56,8 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
             start=False,
             testing=Controls(clock=clock),
             transports={"late": late},
-            retry_jitter=0.0,
+            delivery_retry="±0%",
+            handler_retry="±0%",
         ) as ada,
     ):
         ada.peers.add("bob", "late:bob")

@@ -303,7 +303,9 @@ def test_letters_are_found_by_everything_that_is_known_of_them(world: World) -> 
 
 def test_letters_are_replayed_in_bulk(world: World) -> None:
     """All that match go back in one call; those that cannot are named with the reason, and stay."""
-    shop = world.open("shop", hold_unknown=True, max_retries=0, count_unreachable_attempts=True)
+    shop = world.open(
+        "shop", hold_unknown=True, delivery_attempts=1, count_unreachable_attempts=True
+    )
     shop.peers.add("billing", "wire:billing")
     world.wire.always = "down"
     lost = [shop.send("billing", Job(n=n)) for n in range(5)]
@@ -328,7 +330,9 @@ def test_a_rate_is_a_date_in_each_row(world: World, rate: Any) -> None:
 
     They do so also if the process that asked for it is gone.
     """
-    shop = world.open("shop", hold_unknown=True, max_retries=0, count_unreachable_attempts=True)
+    shop = world.open(
+        "shop", hold_unknown=True, delivery_attempts=1, count_unreachable_attempts=True
+    )
     shop.peers.add("billing", "wire:billing")
     world.wire.always = "down"
     for n in range(6):

@@ -114,7 +114,7 @@ def test_a_push_that_reached_no_peer_is_no_retry(world: World) -> None:
 
 def test_a_message_that_is_given_up_is_not_retried(world: World) -> None:
     """The last attempt makes a dead letter, and no promise of another attempt."""
-    shop, _ = world.wired("shop", "billing", max_retries=1)
+    shop, _ = world.wired("shop", "billing", delivery_attempts=2)
     world.wire.always = "error"
     told = heard(shop, "retry", "dead")
     shop.send("billing", 1)

@@ -49,7 +49,7 @@ def test_a_message_has_its_failures(tmp_path: Path) -> None:
     clock = ManualClock()
     controls, agent = Controls(clock=clock), _failing(KeyError("cents"))
     path = tmp_path / "crm.db"
-    with Postbox(path, agent=agent, start=False, testing=controls, handler_retries=1) as box:
+    with Postbox(path, agent=agent, start=False, testing=controls, handler_attempts=2) as box:
         sent = box.send("crm", {}, type="order")
         box.run_until_idle()
         tried = box.journey(sent)

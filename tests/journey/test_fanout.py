@@ -108,7 +108,7 @@ def test_the_body_is_stored_once(world: World) -> None:
 
     It goes with the last message that refers to it.
     """
-    alice = world.open("alice", retention=1.0, max_retries=0)
+    alice = world.open("alice", retention=1.0, delivery_attempts=1)
     for name in ("b", "c", "d"):
         world.open(name).agents.register()
     alice.broadcast("shared text")

@@ -77,8 +77,8 @@ def test_what_ended_while_its_peer_rests_is_not_waited_for(tmp_path: Path) -> No
         hold_unknown=True,
         start=False,
         testing=Controls(clock=clock),
-        retry_first=3600,
-        retry_cap=3600,
+        delivery_retry="3600s..3600s ±0%",
+        handler_retry="3600s..3600s ±0%",
     ) as shop:
         shop.send("nobody", "in vain", ttl=5)
         shop.run_until_idle()

@@ -154,7 +154,7 @@ def test_a_restored_receiver_is_noticed_by_a_new_epoch(world: World) -> None:
 
     It does not mistake the older file for the one it knew.
     """
-    shop, _ = world.wired("shop", counting(), max_retries=0)
+    shop, _ = world.wired("shop", counting(), delivery_attempts=1)
     shop.send("billing", Job(n=1))
     world.settle()
     world.shut()
@@ -462,7 +462,7 @@ def test_a_given_up_parcel_does_not_fork_its_stream(world: World) -> None:
 
     Nothing is reported as a fork.
     """
-    shop, billing = world.wired("shop", counting(), max_retries=0)
+    shop, billing = world.wired("shop", counting(), delivery_attempts=1)
     given_up = shop.send("billing", Job(n=1))
     world.wire.on_push = lambda parcel: (world.wire.push_again(parcel), None)[1]
     world.wire.script = ["error"]

@@ -93,7 +93,7 @@ def test_a_handler_that_exits_fails_its_message_only(
         went_on = done.wait(LONG)
         letters = [letter.reason for letter in box.dead_letters.list()]
 
-    assert (True, True, ["max_retries_exceeded"]) == (found, went_on, letters)
+    assert (True, True, ["attempts_spent"]) == (found, went_on, letters)
 
 
 def test_an_exit_on_the_thread_of_the_caller_is_its_own(tmp_path: Path) -> None:

@@ -458,7 +458,7 @@ def test_what_fails_in_a_task_group_counts_more_than_what_waits(world: World) ->
     world.settle()
     [letter] = box.dead_letters.list()
 
-    assert ([], "max_retries_exceeded") == (asked, letter.reason)
+    assert ([], "attempts_spent") == (asked, letter.reason)
     assert "two ends" in str(letter.last_error)
 
 

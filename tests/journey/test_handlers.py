@@ -206,14 +206,14 @@ def test_an_exception_undoes_only_its_own_writes(world: World) -> None:
         if job.n == 2:
             raise ValueError(job.n)
 
-    shop, billing = prepared(world, work, handler_retries=0)
+    shop, billing = prepared(world, work, handler_attempts=1)
     for n in (1, 2, 3):
         shop.session(f"s{n}").send("billing", Job(n=n))
     world.claim_many(billing, 10)
     world.settle()
 
     assert [1, 3] == effects(billing)
-    assert ["max_retries_exceeded"] == [letter.reason for letter in billing.dead_letters.list()]
+    assert ["attempts_spent"] == [letter.reason for letter in billing.dead_letters.list()]
 
 
 def test_a_statement_that_rolls_everything_back_costs_no_neighbour(world: World) -> None:
@@ -228,7 +228,7 @@ def test_a_statement_that_rolls_everything_back_costs_no_neighbour(world: World)
             ctx.tx.execute("INSERT OR ROLLBACK INTO effects VALUES (0)")
         write(ctx, job.n)
 
-    shop, billing = prepared(world, work, handler_retries=2)
+    shop, billing = prepared(world, work, handler_attempts=3)
     with billing.begin() as tx:
         tx.execute("INSERT INTO effects VALUES (0)")
     for n in (1, 2, 3):
@@ -255,7 +255,7 @@ def test_a_handler_cannot_end_the_shared_transaction(world: World, end: str) -> 
             ctx.tx.execute(end)
             raise ValueError(end)
 
-    shop, billing = prepared(world, work, handler_retries=2)
+    shop, billing = prepared(world, work, handler_attempts=3)
     for n in (1, 2, 3):
         shop.session(f"s{n}").send("billing", Job(n=n))
     world.claim_many(billing, 10)
@@ -369,7 +369,7 @@ def test_a_validator_with_a_bug_is_an_ordinary_failure(world: World) -> None:
     def handle(odd: Odd) -> None:
         ran.append(-odd.n)
 
-    shop, billing = world.open("shop"), world.open(agent, handler_retries=0)
+    shop, billing = world.open("shop"), world.open(agent, handler_attempts=1)
     shop.send("billing", {"n": 1}, type="odd")
     shop.send("billing", Job(n=2))
     world.settle()
@@ -425,7 +425,7 @@ def test_attempts_bound_a_handler(world: World) -> None:
     [letter] = billing.dead_letters.list()
 
     assert [1, 2, 3] == ran
-    assert ("max_retries_exceeded", "ValueError: always", 3) == (
+    assert ("attempts_spent", "ValueError: always", 3) == (
         letter.reason,
         letter.last_error,
         letter.attempts,
@@ -449,18 +449,18 @@ def test_a_budget_that_is_lowered_does_not_hide_the_failure(world: World) -> Non
         world.wait(61)
     billing.close()
     world.clock.forward(60)
-    billing = world.open(worker(work), handler_retries=1)
+    billing = world.open(worker(work), handler_attempts=2)
     billing.run_until_idle()
     [letter] = billing.dead_letters.list()
 
-    assert (message, "max_retries_exceeded") == (letter.id, letter.reason)
+    assert (message, "attempts_spent") == (letter.id, letter.reason)
     assert (letter.last_error or "").endswith(
         "or the budget was lowered; it failed last with ValueError: always"
     )
 
 
-def test_the_default_budget_is_ten_retries(world: World) -> None:
-    """Without a word of the handler its message is attempted eleven times."""
+def test_the_default_budget_is_ten_attempts(world: World) -> None:
+    """Without a word of the handler its message is attempted ten times."""
     ran: list[int] = []
 
     def work(_: Job, ctx: Context) -> None:
@@ -472,7 +472,7 @@ def test_the_default_budget_is_ten_retries(world: World) -> None:
     for _ in range(15):
         world.wait(61)
 
-    assert list(range(1, 12)) == ran
+    assert list(range(1, 11)) == ran
 
 
 def test_a_failing_lane_holds_only_itself(world: World) -> None:
@@ -571,7 +571,7 @@ def test_a_message_behind_that_kills_its_worker_is_found(world: World) -> None:
             continue
 
     assert 3 == len(runs)
-    assert ["max_retries_exceeded"] == [letter.reason for letter in billing.dead_letters.list()]
+    assert ["attempts_spent"] == [letter.reason for letter in billing.dead_letters.list()]
 
 
 def test_poison_is_found_and_neighbours_survive(world: World) -> None:
@@ -601,7 +601,7 @@ def test_poison_is_found_and_neighbours_survive(world: World) -> None:
             world.claim_many(billing, 10)
 
     assert [0, 1, 2, 3, 4, 6, 7, 8, 9] == effects(billing)
-    assert ["max_retries_exceeded"] == [letter.reason for letter in billing.dead_letters.list()]
+    assert ["attempts_spent"] == [letter.reason for letter in billing.dead_letters.list()]
 
 
 def test_poison_at_the_end_of_a_batch_is_found_soon(world: World) -> None:
@@ -660,7 +660,7 @@ def test_a_handler_that_returns_its_own_model_to_nobody(world: World) -> None:
         write(ctx, job.n)
         return Other(n=1)
 
-    shop, billing = prepared(world, work, handler_retries=0)
+    shop, billing = prepared(world, work, handler_attempts=1)
     shop.send("billing", Job(n=1), reply_to="nobody")
     world.settle()
     [letter] = billing.dead_letters.list()
@@ -754,7 +754,7 @@ def test_hooks_hear_nothing_of_what_was_undone(world: World) -> None:
         if job.n == 2:
             raise ValueError
 
-    shop, billing = prepared(world, work, handler_retries=0)
+    shop, billing = prepared(world, work, handler_attempts=1)
     heard: list[Event] = []
     billing.on(Enqueued, heard.append)
     for n in (1, 2, 3):
@@ -811,7 +811,7 @@ def test_a_handler_may_use_its_postbox_directly(world: World) -> None:
         else:
             billing.send("shop", Other(n=job.n))
 
-    shop, billing = prepared(world, work, busy_timeout=60.0, handler_retries=0)
+    shop, billing = prepared(world, work, busy_timeout=60.0, handler_attempts=1)
     for n in (1, 2):
         shop.session(f"s{n}").send("billing", Job(n=n))
     world.claim_many(billing, 10)
@@ -829,7 +829,7 @@ def test_a_handler_may_open_a_transaction_of_its_own_around_its_context(world: W
             tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
             ctx.send("shop", Other(n=job.n))
 
-    shop, billing = prepared(world, work, busy_timeout=60.0, handler_retries=0)
+    shop, billing = prepared(world, work, busy_timeout=60.0, handler_attempts=1)
     shop.send("billing", Job(n=1))
     world.settle()
 

@@ -101,7 +101,8 @@ def test_a_push_that_hangs_is_given_up(tmp_path: Path, hanging: Hanging) -> None
         agent="shop",
         transports={"function": FunctionTransport(hanging)},
         deliver_timeout=0.05,
-        retry_first=0.0,
+        delivery_retry="0s ±0%",
+        handler_retry="0s ±0%",
         ack="stored",
     ) as shop:
         shop.on(DeliveryFailed, lambda _: failed.set())

@@ -43,7 +43,13 @@ def test_every_event_of_a_message_names_its_session_and_type(tmp_path: Path) -> 
 
     agent.on("done")(lambda _: None)
     with (
-        Postbox(tmp_path / "b.db", agent=agent, start=False, retry_first=0) as b,
+        Postbox(
+            tmp_path / "b.db",
+            agent=agent,
+            start=False,
+            delivery_retry="0s ±0%",
+            handler_retry="0s ±0%",
+        ) as b,
         Postbox(tmp_path / "a.db", agent="a", start=False) as a,
     ):
         for box in (a, b):
@@ -64,7 +70,11 @@ def test_the_event_of_a_dead_letter_has_its_error(tmp_path: Path) -> None:
     """A message that no push could deliver names the last error, as its dead letter does."""
     told = list[DeadLettered]()
     with Postbox(
-        tmp_path / "a.db", agent="a", start=False, max_retries=0, count_unreachable_attempts=True
+        tmp_path / "a.db",
+        agent="a",
+        start=False,
+        delivery_attempts=1,
+        count_unreachable_attempts=True,
     ) as box:
         box.on(DeadLettered, told.append)
         box.peers.add("b", "memory:b")
@@ -82,7 +92,9 @@ def test_a_line_carries_what_a_message_is_found_by(
 ) -> None:
     """Its fields are agent, session, message id and type, and the attempt where there is one."""
     caplog.set_level(logging.DEBUG, "onceward")
-    with Postbox(tmp_path / "a.db", agent="a", start=False, retry_first=0) as box:
+    with Postbox(
+        tmp_path / "a.db", agent="a", start=False, delivery_retry="0s ±0%", handler_retry="0s ±0%"
+    ) as box:
         box.on(Retried, LogHook())
         sent = box.session("s").send("a", 1, type="job")
         box.run_until_idle()

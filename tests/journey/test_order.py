@@ -56,7 +56,7 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
     The wire has random faults, and processes crash and restart at random.
     """
     dice = random.Random(seed)
-    shop, billing = world.wired("shop", noting(), parcel_max_messages=2, max_retries=10_000)
+    shop, billing = world.wired("shop", noting(), parcel_max_messages=2, delivery_attempts=10_000)
     sent = dict.fromkeys("abc", 0)
     for _ in range(60):
         for _ in range(dice.randrange(3)):

@@ -19,10 +19,10 @@ CHILD = Path(__file__).with_name("child.py")
 BRISK: dict[str, Any] = {
     "lease": 2.0,
     "deliver_timeout": 2.0,
-    "retry_first": 0.05,
-    "retry_cap": 0.2,
+    "delivery_retry": "0.05s..0.2s ±0%",
+    "handler_retry": "0.05s..0.2s ±0%",
     "ack_timeout": 5.0,
-    "max_retries": 100,  # a stalled machine gives no message up
+    "delivery_attempts": 101,  # a stalled machine gives no message up
     "breaker_open_for": 0.2,
 }
 LONG = 60.0
@@ -201,7 +201,7 @@ def test_a_message_that_ends_its_process_is_found(home: Path) -> None:
         buried = [letter.reason for letter in billing.dead_letters.list()]
 
     assert [n for n in range(20) if n != 10] == [n for _, _, n in effects(home)]
-    assert ["max_retries_exceeded"] == buried
+    assert ["attempts_spent"] == buried
     assert {7} == set(codes)
 
 

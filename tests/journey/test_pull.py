@@ -220,14 +220,14 @@ def test_a_message_is_settled_once(world: World) -> None:
 
 def test_readers_budget(world: World) -> None:
     """A message that readers never settle or keep putting back is buried after its attempts."""
-    _, reader = delivered(world, 1, 2, handler_retries=2)
+    _, reader = delivered(world, 1, 2, handler_attempts=3)
     for _ in range(10):
         world.clock.forward(100)
         while (message := reader.receive(Job)) is not None:
             if message.body.n == 1:
                 message.retry()
 
-    assert ["max_retries_exceeded"] * 2 == [letter.reason for letter in reader.dead_letters.list()]
+    assert ["attempts_spent"] * 2 == [letter.reason for letter in reader.dead_letters.list()]
 
 
 def test_reading_by_type_leaves_the_rest(world: World) -> None:

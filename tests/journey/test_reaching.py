@@ -174,7 +174,7 @@ def test_closing_the_breaker_by_hand_tries_at_once(world: World) -> None:
 
 def test_nobody_there_costs_no_budget(world: World) -> None:
     """By default mail for an unreachable peer waits as long as it takes."""
-    shop, _ = world.wired("shop", quiet(), max_retries=2)
+    shop, _ = world.wired("shop", quiet(), delivery_attempts=3)
     message = shop.send("billing", Job(n=1))
     world.wire.script = ["down"] * 20
     for _ in range(25):
@@ -189,7 +189,7 @@ def test_nobody_there_may_cost_budget(world: World) -> None:
 
     The message is given up when they are used up.
     """
-    shop, _ = world.wired("shop", quiet(), max_retries=2, count_unreachable_attempts=True)
+    shop, _ = world.wired("shop", quiet(), delivery_attempts=3, count_unreachable_attempts=True)
     message = shop.send("billing", Job(n=1))
     world.wire.always = "down"
     for _ in range(5):
@@ -197,7 +197,7 @@ def test_nobody_there_may_cost_budget(world: World) -> None:
     letter = shop.dead_letters.get(message)
 
     assert letter is not None
-    assert ("max_retries_exceeded", 3) == (letter.reason, letter.attempts)
+    assert ("attempts_spent", 3) == (letter.reason, letter.attempts)
     assert 3 == len(world.wire.pushed)
 
 
@@ -230,7 +230,7 @@ def test_a_failing_push_costs_budget(world: World) -> None:
     """
     The failure of a peer that was reached counts.
 
-    By default there are eleven attempts, then a dead letter with the error.
+    By default there are ten attempts, then a dead letter with the error.
     """
     shop, _ = world.wired("shop", quiet())
     message = shop.send("billing", Job(n=1))
@@ -239,9 +239,9 @@ def test_a_failing_push_costs_budget(world: World) -> None:
         world.wait(61)
     letter = shop.dead_letters.get(message)
 
-    assert 11 == len(world.wire.pushed)
+    assert 10 == len(world.wire.pushed)
     assert letter is not None
-    assert ("max_retries_exceeded", "PushFailed: error") == (letter.reason, letter.last_error)
+    assert ("attempts_spent", "PushFailed: error") == (letter.reason, letter.last_error)
 
 
 def test_retries_are_counted(world: World) -> None:
@@ -286,7 +286,7 @@ def test_a_rest_that_is_over_hides_no_other(world: World) -> None:
 
     The next peer's retry is waited for all the same.
     """
-    shop = world.open("shop", hold_unknown=True, retry_jitter=0.0)
+    shop = world.open("shop", hold_unknown=True, delivery_retry="±0%", handler_retry="±0%")
     shop.send("gone", Job(n=1), ttl=0.5)
     shop.run_until_idle()
     world.wait(30)
@@ -378,8 +378,8 @@ def test_a_backlog_that_expires_is_buried_without_a_rest(
         agent="shop",
         hold_unknown=True,
         poll_interval=0,
-        retry_first=3600,
-        retry_cap=3600,
+        delivery_retry="3600s..3600s ±0%",
+        handler_retry="3600s..3600s ±0%",
     ) as shop:
         shop.send("nobody", "the first finds that there is nobody: the peer rests")
         limit = time.monotonic() + 60
@@ -597,7 +597,7 @@ def test_a_function_that_never_confirms_is_given_up(world: World) -> None:
         return True
 
     transports = {"function": FunctionTransport(send)}
-    shop = world.open("shop", transports=transports, max_retries=2)
+    shop = world.open("shop", transports=transports, delivery_attempts=3)
     shop.peers.add("bridge", "function:x")
     shop.send("bridge", Job(n=1))
     for _ in range(20):
@@ -617,7 +617,7 @@ def test_a_function_that_raises_unreachable_costs_nothing(world: World) -> None:
         return True
 
     shop = world.open(
-        "shop", transports={"function": FunctionTransport(send)}, max_retries=1, ack="stored"
+        "shop", transports={"function": FunctionTransport(send)}, delivery_attempts=2, ack="stored"
     )
     shop.peers.add("bridge", "function:x")
     message = shop.send("bridge", Job(n=1))

@@ -103,7 +103,7 @@ def test_a_result_is_there_with_the_end_of_its_message(world: World) -> None:
         box.result(waits, reply=str)
     failed, dropped = box.send("jobs", "bad", type="job"), box.send("jobs", "x", type="other")
     world.settle()
-    with pytest.raises(RequestFailed, match="max_retries_exceeded"):
+    with pytest.raises(RequestFailed, match="attempts_spent"):
         box.result(failed, reply=str)
     with pytest.raises(RequestFailed, match="keep_result=True"):
         box.result(dropped, reply=str)
@@ -159,7 +159,7 @@ def test_a_result_that_is_too_large_fails_its_handler(world: World) -> None:
     world.settle()
 
     assert [] == box.dead_letters.list()
-    assert ["max_retries_exceeded"] == [each.reason for each in big.dead_letters.list()]
+    assert ["attempts_spent"] == [each.reason for each in big.dead_letters.list()]
     assert "exceeds max_body 1000" in str(big.dead_letters.list()[0].last_error)
 
 

@@ -156,7 +156,7 @@ def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
 
     It revives nothing.
     """
-    shop, billing = world.wired("shop", counting(), max_retries=0)
+    shop, billing = world.wired("shop", counting(), delivery_attempts=1)
     message = shop.send("billing", Job(n=1))
     world.wire.on_push = lambda parcel: (world.wire.push_again(parcel), None)[1]
     world.wire.script = ["error"]
@@ -168,7 +168,7 @@ def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
 
     assert ("dead", "dead") == (before, shop.state(message))
     assert letter is not None
-    assert ("max_retries_exceeded", "processed") == (letter.reason, letter.late_outcome)
+    assert ("attempts_spent", "processed") == (letter.reason, letter.late_outcome)
     assert [1] == effects(world)
     assert [] == billing.file.check()
 
@@ -302,7 +302,7 @@ def test_a_peer_is_asked_about_all_its_old_messages_in_one_push(world: World) ->
 
 def test_asking_does_not_spend_the_budget(world: World) -> None:
     """A message whose peer kept answering 'I still have it' survives the next failing push."""
-    shop, _ = world.open("shop", max_retries=3), world.open("billing")
+    shop, _ = world.open("shop", delivery_attempts=4), world.open("billing")
     shop.peers.add("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
     for _ in range(6):

@@ -172,7 +172,11 @@ def test_a_function_beyond_its_timeout_is_not_processed(tmp_path: Path, attempts
         end.wait(0.2)
 
     with Postbox(
-        tmp_path / "a.db", agent=agent, hold_unknown=True, retry_first=0.01, retry_cap=0.01
+        tmp_path / "a.db",
+        agent=agent,
+        hold_unknown=True,
+        delivery_retry="0.01s..0.01s ±0%",
+        handler_retry="0.01s..0.01s ±0%",
     ) as box:
         sent = box.send("a", 1, type="job")
         [letter] = until(box.dead_letters.list)
@@ -202,7 +206,7 @@ def test_a_failed_request_of_a_handler_is_not_tried_again(tmp_path: Path, catche
         raise ValueError(msg)
 
     with (
-        Postbox(tmp_path / "b.db", agent=other, start=False, handler_retries=0) as b,
+        Postbox(tmp_path / "b.db", agent=other, start=False, handler_attempts=1) as b,
         Postbox(tmp_path / "a.db", agent=asker, start=False) as a,
     ):
         sent = a.send("a", 1, type="job")

@@ -235,7 +235,7 @@ def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
     """
     ran: list[int] = []
     billing = world.open(noting(ran), max_inbox=3)
-    shop = world.open("shop", parcel_max_messages=2, max_retries=2)
+    shop = world.open("shop", parcel_max_messages=2, delivery_attempts=3)
     shop.peers.add("billing", "wire:billing")
     shop.send_many([("billing", Job(n=n)) for n in range(8)])
     shop.run_until_idle()

@@ -21,10 +21,10 @@ LONG = 60.0
 BRISK: dict[str, Any] = {
     "lease": 2.0,
     "deliver_timeout": 2.0,
-    "retry_first": 0.02,
-    "retry_cap": 0.1,
+    "delivery_retry": "0.02s..0.1s ±0%",
+    "handler_retry": "0.02s..0.1s ±0%",
     "ack_timeout": 5.0,
-    "max_retries": 100,  # a stalled machine gives no message up
+    "delivery_attempts": 101,  # a stalled machine gives no message up
 }
 
 

@@ -171,9 +171,8 @@ def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
     shop = world.open(
         "shop",
         hold_unknown=True,
-        retry=policy,
+        delivery_retry=policy,
         count_unreachable_attempts=True,
-        max_retries=50,
         breaker_failures=100,
     )
     shop.peers.add("billing", "wire:billing")
@@ -187,4 +186,4 @@ def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
         world.clock.forward(1)
 
     assert ([0, 1, 3, 7], "dead") == (pushes, shop.state(message))
-    assert ["max_retries_exceeded"] == [letter.reason for letter in shop.dead_letters.list()]
+    assert ["attempts_spent"] == [letter.reason for letter in shop.dead_letters.list()]

@@ -184,7 +184,11 @@ def test_a_message_whose_error_is_unreadable_ends_alone(
         handled[body["n"]] += 1
 
     FORMS[form](agent, fail)
-    settings: dict[str, Any] = {"handler_retries": TRIES - 1, "retry_first": 0.01}
+    settings: dict[str, Any] = {
+        "handler_attempts": TRIES,
+        "delivery_retry": "0.01s ±0%",
+        "handler_retry": "0.01s ±0%",
+    }
     with Postbox(tmp_path / "crm.db", agent=agent, **settings) as box:
         with box.begin() as tx:
             for n in range(GOOD):
@@ -197,7 +201,7 @@ def test_a_message_whose_error_is_unreadable_ends_alone(
 
     assert TRIES == calls["bad"]
     assert dict.fromkeys(range(2 * GOOD), 1) == handled
-    assert "max_retries_exceeded" == dead.reason
+    assert "attempts_spent" == dead.reason
     assert told in (dead.last_error or "")
 
 
@@ -207,7 +211,7 @@ def test_a_block_that_ends_by_an_unreadable_error_puts_its_message_back(
 ) -> None:
     """The error goes on to the reader, and the message has its text."""
     make, told = MAKERS[maker]
-    with Postbox(tmp_path / "crm.db", agent="crm", start=False, handler_retries=0) as box:
+    with Postbox(tmp_path / "crm.db", agent="crm", start=False, handler_attempts=1) as box:
         box.send("crm", {}, type="order")
         box.run_until_idle()
         message = box.receive()

@@ -99,7 +99,7 @@ def _handle(folder: Path, prepare: Callable[[Postbox], object] = lambda _: None)
     def good(body: dict[str, Any]) -> None:
         handled[body["n"]] += 1
 
-    with Postbox(folder / "crm.db", agent=agent, handler_retries=0) as box:
+    with Postbox(folder / "crm.db", agent=agent, handler_attempts=1) as box:
         prepare(box)
         box.send("crm", {}, type="bad", ordering_key="bad 1")
         until(box.dead_letters.list)

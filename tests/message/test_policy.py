@@ -28,7 +28,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from onceward import Agent, RetryPolicy, Settings
+from onceward import Agent, RetryPolicy
 from onceward.errors import InvalidArgument
 from onceward.message.retry import LONGEST
 
@@ -66,8 +66,8 @@ def test_ten_retries_take_five_minutes() -> None:
 
 
 def test_the_cap_is_the_longest_pause_jitter_included() -> None:
-    """No pause is longer than ``retry_cap``, and jitter still varies it."""
-    policy = Settings(retry_first=1, retry_cap=10, retry_jitter=0.5).delivery_policy
+    """No pause is longer than the cap, and jitter still varies it."""
+    policy = RetryPolicy.parse("1s..10s ±50%")
     rng = random.Random(1)
     pauses = {policy.delay(attempt, rng) for attempt in range(1, 12) for _ in range(50)}
 

@@ -1,6 +1,7 @@
 """Settings and policies: a value's source, its bounds, and how long a failure waits."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import hypothesis
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward import Settings
+from onceward import RetryPolicy, Settings
 from onceward.errors import InvalidArgument
 
 DAY = 86_400.0
@@ -18,15 +19,12 @@ def test_defaults_are_the_documented_ones() -> None:
     """With nothing said anywhere, limits are on and files are safe."""
     loaded = Settings.merge(None, {})
 
-    assert ("safe", 1 << 20, 100_000, 1_000_000, 10, 1.0, 60.0, 0.1, 7 * DAY, 30.0) == (
+    assert ("safe", 1 << 20, 100_000, 1_000_000, "10x 1s..60s ±10%", 7 * DAY, 30.0) == (
         loaded.durability,
         loaded.max_body,
         loaded.max_pending,
         loaded.max_inbox,
-        loaded.max_retries,
-        loaded.retry_first,
-        loaded.retry_cap,
-        loaded.retry_jitter,
+        str(loaded.delivery_policy),
         loaded.retention,
         loaded.lease,
     )
@@ -64,12 +62,16 @@ def test_the_nearest_word_wins(
     [
         ("max_pending", 0),
         ("max_body", 0),
-        ("max_retries", -1),
-        ("retry_jitter", 1.1),
-        ("retry_jitter", -0.1),
-        ("retry_first", -1),
-        ("retry_cap", float("inf")),
-        ("retry_first", float("nan")),
+        ("delivery_attempts", 0),
+        ("handler_attempts", 0),
+        ("delivery_retry", "0x"),
+        ("delivery_retry", "ten times"),
+        ("delivery_retry", "60s..1s"),
+        ("delivery_retry", "1s 2s"),
+        ("delivery_retry", "±101%"),
+        ("handler_retry", "-1s"),
+        ("handler_retry", 10),
+        ("handler_retry", None),
         ("busy_timeout", -1),
         ("lease", 0),
         ("lease", float("inf")),
@@ -128,9 +130,9 @@ def test_the_preset_says_what_it_promises() -> None:
     """
     preset = Settings.five_minutes(max_pending=5)
 
-    assert (5, 0.0, True) == (
+    assert (5, "11x 1s..60s ±0%", True) == (
         preset.max_pending,
-        preset.retry_jitter,
+        str(preset.delivery_policy),
         preset.count_unreachable_attempts,
     )
     assert 1000 == Settings.five_minutes().max_pending
@@ -138,7 +140,7 @@ def test_the_preset_says_what_it_promises() -> None:
 
 def test_the_wait_doubles_up_to_the_cap() -> None:
     """Without jitter the waits are 1, 2, 4, 8, 16, 32 and then 60 seconds for ever."""
-    policy = Settings(retry_jitter=0).delivery_policy
+    policy = Settings(delivery_retry="±0%", handler_retry="±0%").delivery_policy
     rng = random.Random(0)
 
     assert [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000] == [
@@ -150,51 +152,76 @@ def test_the_wait_doubles_up_to_the_cap() -> None:
 @given(st.integers(1, 64), st.floats(0, 1), st.integers())
 def test_jitter_stays_within_its_share(attempt: int, jitter: float, seed: int) -> None:
     """A wait differs from the plain one by at most the share that was set, up or down."""
-    plain = Settings(retry_jitter=0).delivery_policy.delay(attempt, random.Random(seed))
-    varied = Settings(retry_jitter=jitter).delivery_policy.delay(attempt, random.Random(seed))
+    plain = RetryPolicy.parse("±0%").delay(attempt, random.Random(seed))
+    varied = replace(RetryPolicy.parse(""), jitter=jitter).delay(attempt, random.Random(seed))
 
     assert abs(varied - plain) <= plain * jitter + 1
 
 
 def test_jitter_varies_both_ways() -> None:
     """Some waits are longer and some shorter than the plain one."""
-    policy, rng = Settings(retry_jitter=0.1).delivery_policy, random.Random(1)
+    policy, rng = RetryPolicy.parse("±10%"), random.Random(1)
     waits = [policy.delay(1, rng) for _ in range(200)]
 
     assert min(waits) < 1000 < max(waits)
 
 
-@pytest.mark.parametrize("retries", [0, 1, 10])
-def test_retries_are_attempts_after_the_first(retries: int) -> None:
-    """With n re-attempts the (n+1)-th failure is the last, and no earlier one."""
-    policy = Settings(max_retries=retries).delivery_policy
+@pytest.mark.parametrize("settings", [{}, {"delivery_retry": "3x"}])
+@pytest.mark.parametrize("attempts", [1, 2, 11])
+def test_attempts_count_the_first_one(attempts: int, settings: Any) -> None:
+    """With n attempts the n-th failure is the last, whatever the policy says."""
+    policy = Settings(delivery_attempts=attempts, **settings).delivery_policy
+    early = [False] * (attempts - 1)
 
-    assert [False] * retries + [True, True] == [policy.exhausted(k) for k in range(1, retries + 3)]
+    assert [*early, True, True] == [policy.exhausted(k) for k in range(1, attempts + 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("", "10x 1s..60s ±10%"),
+        ("3x", "3x 1s..60s ±10%"),
+        ("2s", "10x 2s..60s ±10%"),
+        ("5m ±0%", "10x 300s..300s ±0%"),
+        ("+-2.5% 250ms..1m30s 1x", "1x 0.25s..90s ±2.5%"),
+        ("0..0", "10x 0s..0s ±10%"),
+    ],
+)
+def test_a_policy_is_written_as_text(text: str, policy: str) -> None:
+    """Its parts come in any order; those that are left out have their defaults."""
+    assert policy == str(RetryPolicy.parse(text))
+    assert RetryPolicy.parse(policy) == RetryPolicy.parse(text)
+
+
+def test_the_environment_holds_a_policy_as_text() -> None:
+    """As a setting, text is what a keyword may be, too."""
+    loaded = Settings.merge(None, {}, env={"ONCEWARD_HANDLER_RETRY": "3x 5s..5s"})
+
+    assert "3x 5s..5s ±10%" == str(loaded.handling_policy)
+    assert loaded.handling_policy == Settings(handler_retry="3x 5s..5s").handling_policy
 
 
 def test_a_policy_may_have_a_budget_of_its_own() -> None:
     """Handlers and deliveries may allow different numbers of re-attempts under the same waits."""
-    policy = Settings(handler_retries=0).handling_policy
+    policy = Settings(handler_attempts=1).handling_policy
 
     assert policy.exhausted(1)
 
 
 def test_no_wait_at_all_is_possible() -> None:
     """A first wait of zero seconds stays zero."""
-    assert [0, 0] == [
-        Settings(retry_first=0).delivery_policy.delay(k, random.Random(0)) for k in (1, 5)
-    ]
+    assert [0, 0] == [RetryPolicy.parse("0s").delay(k, random.Random(0)) for k in (1, 5)]
 
 
 @pytest.mark.parametrize(
     ("settings", "horizon"),
     [
-        ({}, 309.3),
-        ({"retry_jitter": 0.0}, 303.0),
-        ({"retry_jitter": 0.0, "max_retries": 2}, 3.0),
-        ({"retry_jitter": 0.0, "max_retries": 100, "retry_cap": 1.0}, 100.0),
-        ({"max_retries": 0}, 0.0),
-        ({"retry_first": 0.0}, 0.0),
+        ({}, 249.3),
+        ({"delivery_retry": "±0%"}, 243.0),
+        ({"delivery_retry": "±0%", "delivery_attempts": 3}, 3.0),
+        ({"delivery_retry": "101x 1s..1s ±0%"}, 100.0),
+        ({"delivery_attempts": 1}, 0.0),
+        ({"delivery_retry": "0s"}, 0.0),
     ],
 )
 def test_a_retention_below_the_retry_horizon_is_refused(
@@ -203,8 +230,8 @@ def test_a_retention_below_the_retry_horizon_is_refused(
     """A mark that is forgotten before the last retry makes a false dead letter ``stale``."""
     kept = Settings.merge(None, settings | {"retention": horizon + 1})
 
-    assert horizon == pytest.approx(kept.retry_horizon, rel=0.05)
-    assert Settings.merge(None, settings | {"retention": kept.retry_horizon}) is not None
+    assert horizon == pytest.approx(kept.delivery_policy.horizon, rel=0.05)
+    assert Settings.merge(None, settings | {"retention": kept.delivery_policy.horizon}) is not None
     if horizon:
         with pytest.raises(InvalidArgument, match=r"retention .* is shorter than"):
-            Settings.merge(None, settings | {"retention": kept.retry_horizon - 0.1})
+            Settings.merge(None, settings | {"retention": kept.delivery_policy.horizon - 0.1})

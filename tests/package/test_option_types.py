@@ -19,6 +19,7 @@ from onceward.message.record import (
     HistoryFilters,
     SessionHistoryFilters,
 )
+from onceward.message.retry import RetryPolicy
 from onceward.message.settings import SettingsOptions
 from onceward.message.times import Span
 from onceward.message.vocabulary import MessageState
@@ -34,6 +35,8 @@ def given_types(model: type[BaseModel]) -> dict[str, Any]:
             plain = get_type_hints(model)[name]
             span = Span if plain is float else Span | None
             found[name] = span if "_spelled" in str(hint) else plain
+            if plain is RetryPolicy:
+                found[name] = RetryPolicy | str
     return found
 
 

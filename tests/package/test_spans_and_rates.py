@@ -29,7 +29,7 @@ from onceward.transports.network.http_endpoint import HttpLimits
 
 SPAN, RATE = set(get_args(Span)), set(get_args(GivenRate))
 MOMENT = set(get_args(Moment))
-NUMBERS = {"burst", "cap", "jitter", "queue_cap", "retry_jitter"}
+NUMBERS = {"burst", "cap", "jitter", "queue_cap"}
 """Numbers with fractions that are not spans; the cap of a policy is one, and is tested below."""
 OPTIONS = (HandlerOptions, QueueOptions, SendOptions, ScheduleOptions, SettingsOptions)
 MADE = ("Runs", "Retried", "Processed", "DeadLettered", "FarEnd")

@@ -57,8 +57,9 @@ def opened(tmp_path: Path) -> Iterator[Open]:
             start=False,
             testing=Controls(clock=clock),
             transports={"function": FunctionTransport(send, all_or_none=whole)},
-            retry_jitter=0.0,
-            max_retries=settings.get("max_retries", 10),
+            delivery_retry="±0%",
+            handler_retry="±0%",
+            delivery_attempts=settings.get("delivery_attempts", 11),
         )
         boxes.append(box)
         box.peers.add("webhook", "function:webhook")
@@ -111,7 +112,7 @@ def test_frames_behind_a_refused_one_are_not_handed_over(opened: Open) -> None:
 
 def test_only_a_frame_that_was_handed_over_counts_as_tried(opened: Open) -> None:
     """Frames that wait behind a refused one have no event of a retry and spend no budget."""
-    near, told = opened(lambda bodies: bodies != ["m1"], max_retries=1), list[Retried]()
+    near, told = opened(lambda bodies: bodies != ["m1"], delivery_attempts=2), list[Retried]()
     near.box.on(Retried, told.append)
     first, second = near.box.send_many([("webhook", body) for body in ("m1", "m2")])
     near.box.run_until_idle()

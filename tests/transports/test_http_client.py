@@ -229,7 +229,7 @@ def test_a_busy_peer_is_left_alone(
     near: HttpTransport, status: int, after: str, expected: int
 ) -> None:
     """
-    429 and 503 may ask for a pause without a signature, no longer than ``retry_cap``.
+    429 and 503 may ask for a pause without a signature, at most the longest delay.
 
     Senders that were refused in one moment come back within a second such pause.
     """

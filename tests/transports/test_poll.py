@@ -205,9 +205,11 @@ def test_an_older_question_does_not_end_a_newer_one() -> None:
 def test_a_peer_without_a_place_is_asked_again(
     tmp_path: Path, status: int, headers: dict[str, str], after: float
 ) -> None:
-    """It says when, which nothing proves: it is asked after ``retry_cap`` at the latest."""
+    """It says when, which nothing proves: it is asked after the longest delay at the latest."""
     Keys(tmp_path).create("bob")
-    laptop = HttpTransport(context(tmp_path, "laptop", retry_cap=60))
+    laptop = HttpTransport(
+        context(tmp_path, "laptop", delivery_retry="1s..60s ±0%", handler_retry="1s..60s ±0%")
+    )
     with scripted(lambda _: (status, headers, b"")) as url, pytest.raises(PeerBusy) as caught:
         laptop.collect(url, "laptop", "bob", b"")
     laptop.close()
@@ -340,7 +342,10 @@ def test_a_peer_that_comes_back_gets_its_messages_at_once(
 ) -> None:
     """The first question of a peer that was away ends its backoff, however long that is."""
     monkeypatch.setattr(poll, "GONE", SOON)
-    with homes.bob(retry_first=3000, retry_cap=3000) as (box, url):
+    with homes.bob(
+        delivery_retry="3000s..3000s ±0%",
+        handler_retry="3000s..3000s ±0%",
+    ) as (box, url):
         box.peers.add("laptop", "poll:")
         box.send("laptop", "hello")
         until(lambda: box.peers.list()[0].failures == 1)

@@ -24,7 +24,7 @@ from onceward.message.names import (
     rank,
     refuse_options,
 )
-from onceward.message.retry import RetryPolicy
+from onceward.message.retry import RetryPolicy, policy
 from onceward.message.times import GivenRate, Point, Span, millis, point, seconds
 from onceward.message.validators import check_type, reply_schema
 
@@ -307,7 +307,7 @@ class HandlerOptions(TypedDict, total=False):
 
     attempts: int | None
     """Attempts before the message becomes a dead letter; default: as in *retry*."""
-    retry: RetryPolicy | None
+    retry: RetryPolicy | str | None
     """When to retry, and when to give up; default: the postbox's policy."""
     retry_on: Errors | None
     """Exceptions that are retried; any other makes the message a dead letter at once."""
@@ -395,11 +395,12 @@ def _flag(field: str, given: object) -> bool:
     raise InvalidArgument(f"{field}={quoted(given)} must be True or False")
 
 
-def _policy(field: str, given: RetryPolicy) -> RetryPolicy:
-    if isinstance(given, RetryPolicy):
-        return given
+def _policy(field: str, given: RetryPolicy | str) -> RetryPolicy:
+    if isinstance(given, RetryPolicy | str):
+        return policy(given)
     raise InvalidArgument(
-        f"{field}={quoted(given)} must be a RetryPolicy; retry_on and no_retry choose by exception"
+        f"{field}={quoted(given)} must be a RetryPolicy, or text such as 10x 1s..60s ±10%; "
+        "retry_on and no_retry choose by exception"
     )
 
 
@@ -482,7 +483,7 @@ class StepOptions(TypedDict, total=False):
     """Marks a changed step, so that it is called again."""
     attempts: int | None
     """Calls of the function before its error reaches the handler; default 1, or as in *retry*."""
-    retry: RetryPolicy | None
+    retry: RetryPolicy | str | None
     """When to call the function again, and when to give up; default: the postbox's policy."""
     retry_on: Errors | None
     """Exceptions that are retried; any other reaches the handler at once."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -87,12 +88,17 @@ class After:
 
 DEFAULT: Final = Doubling(1.0, cap=60.0)
 """The wait in place of one that fails."""
+COUNT: Final = re.compile(r"(\d{1,9})x")
+JITTER: Final = re.compile(r"(?:±|\+-)(\d+(?:\.\d+)?)%")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """
     When to retry: a wait and a stop, of tenacity or your own, and a share of jitter.
+
+    ``RetryPolicy.parse("10x 1s..60s ±10%")`` makes one of text, which every ``retry`` option and
+    setting takes, too.
 
     Both are functions of the attempt's number: ``RetryPolicy`` asks them about some numbers and
     refuses objects that look at the time, the exception or an event. If a wait fails later, the
@@ -121,6 +127,55 @@ class RetryPolicy:
             if not isinstance(given, Doubling | After):
                 _check(name, given, read)
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """
+        Return the policy of a text such as ``10x 1s..60s ±10%``.
+
+        At most 10 attempts, the first one included; waits of 1, 2, 4 … seconds, up to 60, that vary
+        by a tenth. Parts that are left out are those of the example; ``+-`` is ``±``.
+
+        Raises:
+            InvalidArgument: it is not such a text.
+
+        """
+        found: dict[str, tuple[float, float]] = {}
+        for part in text.split():
+            name, value = _read_part(text, part)
+            if name in found:
+                raise InvalidArgument(f"{part} comes after another {name}: {_told(text)}")
+            found[name] = value
+        (attempts, _), (jitter, _) = found.get("count", (10, 0)), found.get("jitter", (0.1, 0))
+        first, cap = found.get("wait", (DEFAULT.first, DEFAULT.cap))
+        return cls(Doubling(first, cap), After(int(attempts)), jitter, cap)
+
+    def __str__(self) -> str:
+        """Return the text that ``parse`` reads, if there is one."""
+        wait, stop = self.wait, self.stop
+        if isinstance(wait, Doubling) and isinstance(stop, After) and wait.cap == self.cap:
+            waits = f"{wait.first:g}s..{wait.cap:g}s"
+            return f"{stop.attempts}x {waits} ±{100 * self.jitter:g}%"
+        return repr(self)
+
+    @property
+    def longest(self) -> float:
+        """Seconds of its longest delay; 60 if only its wait knows."""
+        cap = self.wait.cap if isinstance(self.wait, Doubling) else LONGEST
+        if self.cap is not None:
+            cap = seconds("cap", self.cap)
+        return cap if cap < LONGEST else DEFAULT.cap
+
+    @property
+    def horizon(self) -> float:
+        """Seconds from the first to the last attempt at most; 0 if only its functions know."""
+        if not (isinstance(self.wait, Doubling) and isinstance(self.stop, After)):
+            return 0.0
+        retries, cap = self.stop.attempts - 1, self.cap
+        cap = LONGEST if cap is None else seconds("cap", cap)
+        told = [self.wait(_state(1 + n)) * (1 + self.jitter) for n in range(min(retries, 65))]
+        delays = [min(each, cap) for each in told]
+        return sum(delays) + sum(delays[-1:]) * (retries - len(delays))
+
     def delay(self, attempt: int, rng: random.Random) -> Millis:
         """Return the wait after the *attempt*-th failure, in milliseconds."""
         state = _state(attempt)
@@ -148,12 +203,34 @@ class RetryPolicy:
         return cls(Doubling(1.0, plus=plus), After(1 + 3), open_for=0.0)
 
 
-def exponential(
-    first: float, retries: int, *, cap: float | None = None, jitter: float = 0.0
-) -> RetryPolicy:
-    """Return *retries* retries that wait *first* seconds, then twice as long, up to *cap*."""
-    wait = Doubling(first) if cap is None else Doubling(first, cap)
-    return RetryPolicy(wait, After(1 + retries), jitter, cap)
+def policy(given: RetryPolicy | str, attempts: int | None = None) -> RetryPolicy:
+    """Return a policy, given as itself or as text, with its own number of *attempts* if given."""
+    found = RetryPolicy.parse(given) if isinstance(given, str) else given
+    return found if attempts is None else replace(found, stop=After(attempts))
+
+
+def _read_part(text: str, part: str) -> tuple[str, tuple[float, float]]:
+    """Return the name of one part of a policy's text, and its one or two numbers."""
+    if (count := COUNT.fullmatch(part)) and int(count[1]):
+        return "count", (int(count[1]), 0)
+    if (jitter := JITTER.fullmatch(part)) and float(jitter[1]) <= 100:  # noqa: PLR2004 - per cent
+        return "jitter", (float(jitter[1]) / 100, 0)
+    first, _, last = part.partition("..")
+    try:
+        start = seconds("wait", first)
+        end = seconds("wait", last) if last else max(start, DEFAULT.cap)
+    except InvalidArgument:
+        start, end = 1.0, 0.0
+    if start > end:
+        raise InvalidArgument(f"{part}: {_told(text)}")
+    return "wait", (start, end)
+
+
+def _told(text: str) -> str:
+    return (
+        f"{quoted(text)} is not a retry policy: write attempts, the first and the longest wait, "
+        "and jitter, as in 10x 1s..60s ±10%"
+    )
 
 
 def _state(attempt: int) -> Any:
@@ -218,3 +295,7 @@ def _foreign(name: str, part: Any) -> str:
         return "looks at an event of one process, which a stored message outlives: pause the agent"
     other = known.stop.stop_base if name == "wait" else known.wait.wait_base
     return f"is no {name}" if isinstance(part, other) else ""
+
+
+DEFAULT_RETRY: Final = RetryPolicy.parse("")
+"""The policy of deliveries and handlers without their own."""

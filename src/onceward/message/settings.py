@@ -26,7 +26,7 @@ from onceward.message.clock import Clock
 from onceward.message.ids import IdSource
 from onceward.message.names import PREFIX, no_option
 from onceward.message.parcel import Durability
-from onceward.message.retry import RetryPolicy, exponential
+from onceward.message.retry import DEFAULT_RETRY, RetryPolicy, policy
 from onceward.message.times import Span, seconds
 from onceward.message.validators import describe_errors
 from onceward.message.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
@@ -49,11 +49,8 @@ class SettingsOptions(TypedDict, total=False):
     hold_unknown: bool
     ack: Literal["processed", "stored"]
     max_hops: int
-    retry_first: Span
-    retry_cap: Span
-    retry_jitter: float
-    retry: RetryPolicy | None
-    max_retries: int
+    delivery_retry: RetryPolicy | str
+    delivery_attempts: int | None
     count_unreachable_attempts: bool
     ack_timeout: Span
     deliver_timeout: Span
@@ -65,8 +62,8 @@ class SettingsOptions(TypedDict, total=False):
     breaker_successes: int
     lease: Span
     handler_timeout: Span
-    handler_retries: int
-    handler_retry: RetryPolicy | None
+    handler_retry: RetryPolicy | str
+    handler_attempts: int | None
     workers: int | None
     claim_messages: int
     share_commit_for: Span
@@ -145,14 +142,17 @@ def _mapped(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
+def _parsed(value: Any) -> Any:
+    """Read a retry policy that is given as text."""
+    return RetryPolicy.parse(value) if isinstance(value, str) else value
+
+
 Policy = Annotated[
-    RetryPolicy | None,
-    GetPydanticSchema(
-        lambda _source, _handler: core_schema.nullable_schema(
-            core_schema.is_instance_schema(RetryPolicy)
-        )
-    ),
+    RetryPolicy,
+    GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(RetryPolicy)),
+    BeforeValidator(_parsed),
 ]
+Attempts = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class Settings(BaseModel):
@@ -197,22 +197,17 @@ class Settings(BaseModel):
     max_hops: Annotated[int, Field(ge=1, lt=2**31)] = 64
     """Maximum messages that may have led to an accepted one: loops of replies end there."""
 
-    retry_first: Seconds = 1.0
-    """Delay after the first failure; it doubles with each further one."""
-    retry_cap: Seconds = 60.0
-    """Maximum delay between two attempts, jitter included; an open breaker has its own."""
-    retry_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Share of the delay by which it varies randomly, up or down."""
-    retry: Policy = None
-    """Policy of delivery; overrides ``retry_*`` and ``max_retries``; not text."""
-    max_retries: Annotated[int, Field(ge=0)] = 10
+    delivery_retry: Policy = DEFAULT_RETRY
     """
-    Retries before a dead letter, not counting the first attempt.
+    When to deliver again, and when to give up: a RetryPolicy, or its text.
 
-    Retries for a message that its peer has stored are unlimited.
+    The default is 10 attempts that wait 1 second, then twice as long, up to 60, jitter included; an
+    open breaker has its own time. Retries for a message that its peer has stored are unlimited.
     """
+    delivery_attempts: Attempts | None = None
+    """Attempts to deliver before a dead letter; None: as in ``delivery_retry``."""
     count_unreachable_attempts: bool = False
-    """Count attempts that reached no peer against ``max_retries``."""
+    """Count attempts that reached no peer, too."""
     ack_timeout: Seconds = 30.0
     """
     Time after which the peer is asked about a stored but unhandled message.
@@ -239,10 +234,10 @@ class Settings(BaseModel):
     """How long a claim lasts without a heartbeat."""
     handler_timeout: Positive = 3600.0
     """Maximum time of one handler; its lease is not prolonged beyond."""
-    handler_retries: Annotated[int, Field(ge=0)] = 10
-    """Retries of a failing handler before the message becomes a dead letter."""
-    handler_retry: Policy = None
-    """Policy of handlers; overrides ``retry_*`` and ``handler_retries``; not text."""
+    handler_retry: Policy = DEFAULT_RETRY
+    """When to call a failing handler again, and when to give up: a RetryPolicy, or its text."""
+    handler_attempts: Attempts | None = None
+    """Calls of a failing handler before a dead letter; None: as in ``handler_retry``."""
     workers: Annotated[int, Field(ge=1, le=256)] | None = None
     """
     Handlers that run at the same time, each on its worker thread.
@@ -378,32 +373,21 @@ class Settings(BaseModel):
     @property
     def delivery_policy(self) -> RetryPolicy:
         """The retry policy of deliveries."""
-        return self.retry or self._doubling(self.max_retries)
+        return policy(self.delivery_retry, self.delivery_attempts)
 
     @property
     def handling_policy(self) -> RetryPolicy:
         """The retry policy of handlers without their own."""
-        return self.handler_retry or self._doubling(self.handler_retries)
-
-    def _doubling(self, retries: int) -> RetryPolicy:
-        return exponential(self.retry_first, retries, cap=self.retry_cap, jitter=self.retry_jitter)
-
-    @property
-    def retry_horizon(self) -> float:
-        """Seconds in which a message may be pushed again: the longest delays of its retries."""
-        longest, doubled = 1 + self.retry_jitter, min(self.max_retries, 64)
-        pauses = (self.retry_first * longest * 2.0**n for n in range(doubled))
-        capped = sum(min(pause, self.retry_cap) for pause in pauses)
-        return capped + (self.max_retries - doubled) * self.retry_cap
+        return policy(self.handler_retry, self.handler_attempts)
 
     def _check_retention(self) -> None:
         """Raise InvalidArgument if dedup records would be pruned before a message's last retry."""
-        if self.retention < self.retry_horizon:
+        retried = self.delivery_policy
+        if self.retention < retried.horizon:
             raise InvalidArgument(
                 f"settings: retention {self.retention:g} s is shorter than the"
-                f" {self.retry_horizon:g} s in which a message is retried (max_retries"
-                f" {self.max_retries}): a late retry would be refused as stale; retain longer,"
-                " or retry less"
+                f" {retried.horizon:g} s in which a message is delivered again ({retried}): a late"
+                " retry would be refused as stale; retain longer, or retry less"
             )
 
     @classmethod
@@ -415,7 +399,8 @@ class Settings(BaseModel):
         """
         preset: SettingsOptions = {
             "max_pending": 1000,
-            "retry_jitter": 0.0,
+            "delivery_retry": "11x ±0%",
+            "handler_retry": "11x ±0%",
             "count_unreachable_attempts": True,
             "breaker_open_for": 0.0,
         }

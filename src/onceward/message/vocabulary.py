@@ -88,7 +88,7 @@ MessageState = Literal[
 ]  # fmt: skip
 """State of a message in the sender's outbox, the recipient's inbox or the dead letters."""
 Reason = Literal[
-    "rejected", "max_retries_exceeded", "unhandled", "expired", "invalid", "too_large",
+    "rejected", "attempts_spent", "unhandled", "expired", "invalid", "too_large",
     "hops_exceeded", "stale", "no_mailbox", "channel_closed", "overflow", "corrupt", "dead",
     "dropped", "drop_old", "drop_new", "summarize", "removed", "superseded", "ephemeral",
     "cancelled", "deleted", "processed without a reply", "delivered to an aborted run",

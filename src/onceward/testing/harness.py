@@ -30,7 +30,8 @@ from onceward.testing.handler_test import TrialContext, trial
 from onceward.testing.wire import SCHEME, Wire, acceptor
 
 STEADY: Final[Mapping[str, Any]] = {
-    "retry_jitter": 0.0,
+    "delivery_retry": "±0%",
+    "handler_retry": "±0%",
     "share_commit_for": 0.0,
     "hold_unknown": True,
 }

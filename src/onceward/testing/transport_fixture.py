@@ -28,7 +28,7 @@ FAR: Final = "far"
 MAX_BODY: Final = 64 << 10
 MAX_INBOX: Final = 1000
 DELIVER_TIMEOUT: Final = 30.0
-LIMITS: Final = Settings(max_body=MAX_BODY, max_inbox=MAX_INBOX, retry_jitter=0.0)
+LIMITS: Final = Settings(max_body=MAX_BODY, max_inbox=MAX_INBOX, delivery_retry="±0%")
 """Settings of the far end, with limits that a test can reach."""
 EVERYTHING: Final = 1_000_000
 Answered = Answer | Exception | Callable[[Parcel], Answer]
@@ -206,7 +206,7 @@ def open_line(
                 start=False,
                 testing=Controls(clock=clock),
                 transports={url.partition(":")[0]: faulty},
-                retry_jitter=0.0,
+                delivery_retry="±0%",
             )
         )
         near.peers.add(FAR, url)

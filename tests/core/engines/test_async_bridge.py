@@ -88,7 +88,7 @@ def test_a_cancelled_task_puts_back_what_was_leased_for_it(tmp_path: Path, sourc
 
     async def main() -> tuple[str, int]:
         async with AsyncPostbox(
-            tmp_path / "a.db", agent="a", handler_retries=0, start=False
+            tmp_path / "a.db", agent="a", handler_attempts=1, start=False
         ) as box:
             receive = await readable(box, source)
             for _ in range(3):

@@ -243,7 +243,7 @@ def test_the_timeout_holds_on_a_stopped_loop(
 
     expected = ["cancelled"] if begun else []
 
-    assert ("max_retries_exceeded", expected) == (dead.reason, ran)
+    assert ("attempts_spent", expected) == (dead.reason, ran)
     assert "timeout of" in (dead.last_error or "")
 
 

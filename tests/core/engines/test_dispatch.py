@@ -91,7 +91,7 @@ def drop(_: Run) -> None:
 @pytest.mark.parametrize(
     ("does", "outcome", "error"),
     [
-        ([fail, fail], "failed", "max_retries_exceeded: RuntimeError: no luck"),
+        ([fail, fail], "failed", "attempts_spent: RuntimeError: no luck"),
         ([reject], "failed", "rejected: not mine"),
         ([drop], "dropped", None),
         ([fail], "done", None),
@@ -207,7 +207,7 @@ def test_a_handler_may_dispatch_too(scripted_agent: Any) -> None:
 
 TASKS = [
     (lambda body: f"made {body}", ("done", "made x", None)),
-    (fail, ("failed", None, "max_retries_exceeded: RuntimeError: no luck")),
+    (fail, ("failed", None, "attempts_spent: RuntimeError: no luck")),
     (reject, ("failed", None, "rejected: not mine")),
     (drop, ("dropped", None, None)),
 ]

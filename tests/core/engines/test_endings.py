@@ -97,7 +97,6 @@ def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:
         start=False,
         testing=Controls(clock=clock),
         handler_retry=twice,
-        handler_retries=9,
     ) as box:
         box.send("coder", "work")
         for _ in range(20):
@@ -106,7 +105,7 @@ def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:
         reasons = [letter.reason for letter in box.dead_letters.list()]
 
     assert [7000] == [later - earlier for earlier, later in pairwise(began)]
-    assert ["max_retries_exceeded"] == [reason for reason in reasons if reason != "dead"]
+    assert ["attempts_spent"] == [reason for reason in reasons if reason != "dead"]
 
 
 def test_the_last_attempt_is_made_alone(scripted_agent: Any) -> None:

@@ -180,14 +180,14 @@ class Play(RuleBasedStateMachine):
                 "start": False,
                 "testing": Controls(clock=self.clock),
                 "durability": "fast",
-                "retry_jitter": 0.0,
             },
         )
         self.box = Postbox(
             home / "coder.db",
             agent=self.agent,
-            retry_cap=1.0,
-            handler_retries=10_000,
+            delivery_retry="1s..1s ±0%",
+            handler_retry="1s..1s ±0%",
+            handler_attempts=10_000,
             **shared,  # type: ignore[arg-type]
         )
         self.user = Postbox(home / "user.db", agent="user", **shared)  # type: ignore[arg-type]

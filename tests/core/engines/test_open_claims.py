@@ -66,7 +66,7 @@ def test_a_message_that_kills_its_process_under_an_open_claim_is_found(tmp_path:
         assert [n for n in range(30) if n != 19] == [
             n for (n,) in billing.query("SELECT n FROM effects ORDER BY n")
         ]
-        assert ["max_retries_exceeded"] == [each.reason for each in billing.dead_letters.list()]
+        assert ["attempts_spent"] == [each.reason for each in billing.dead_letters.list()]
         assert [] == billing._db.read(lanes.WORKERS)
     assert 4 >= deaths
 
@@ -138,11 +138,17 @@ def test_a_handler_that_ends_the_transaction_of_its_claim_is_counted(
             )
 
     sent(tmp_path, 2)
-    with Postbox(tmp_path / "billing.db", agent=agent, start=False, retry_first=0) as billing:
+    with Postbox(
+        tmp_path / "billing.db",
+        agent=agent,
+        start=False,
+        delivery_retry="0s ±0%",
+        handler_retry="0s ±0%",
+    ) as billing:
         billing._workers[0]._quick = True
         until(lambda: billing.run_until_idle() == 0 and not billing.file.stats()["inbox_pending"])
 
-        assert (3, ["max_retries_exceeded"]) == (
+        assert (3, ["attempts_spent"]) == (
             calls.count(1),
             [each.reason for each in billing.dead_letters.list()],
         )

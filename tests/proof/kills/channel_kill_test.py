@@ -38,8 +38,9 @@ HOLD_EACH: Final = 7
 TOLD: Final = "CREATE TABLE told (n INTEGER PRIMARY KEY, id TEXT)"
 DONE: Final = "CREATE TABLE done (n INTEGER, id TEXT)"
 SETTINGS: Final[dict[str, Any]] = {
-    "durability": "fast", "poll_interval": 0.05, "ack_timeout": 0.5, "retry_first": 0.05,
-    "retry_cap": 0.2, "breaker_failures": 1000,
+    "durability": "fast", "poll_interval": 0.05, "ack_timeout": 0.5,
+    "delivery_retry": "0.05s..0.2s ±0%", "handler_retry": "0.05s..0.2s ±0%",
+    "breaker_failures": 1000,
 }  # fmt: skip
 
 
@@ -144,7 +145,7 @@ def prepare(folder: Path) -> None:
                 tx.execute(TOLD if name == BOSS else DONE)
             if name == BOSS:
                 box.channels.create(
-                    ROOM, sticky=True, ack_timeout=0.5, max_retries=1000, retry_backoff=0.05
+                    ROOM, sticky=True, ack_timeout=0.5, attempts=1001, retry_backoff=0.05
                 ).add_many(("ann", "bob", SILENT))
 
 

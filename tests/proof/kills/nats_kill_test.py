@@ -50,7 +50,8 @@ SPOILED: Final = 0.3
 TABLE: Final = "CREATE TABLE IF NOT EXISTS effects (id TEXT, lane TEXT, number INTEGER)"
 EFFECTS: Final = "SELECT lane, number FROM effects ORDER BY rowid"
 SETTINGS: Final[dict[str, Any]] = {
-    "durability": "fast", "ack_timeout": 5.0, "retry_first": 0.05, "retry_cap": 0.5,
+    "durability": "fast", "ack_timeout": 5.0,
+    "delivery_retry": "0.05s..0.5s ±0%", "handler_retry": "0.05s..0.5s ±0%",
     "breaker_failures": 1_000_000, "deliver_timeout": 2.0, "max_pending": 1 << 40,
 }  # fmt: skip
 

@@ -18,7 +18,8 @@ from onceward import Postbox
 KILLS = size(80, 10, "ONCEWARD_CANCEL_KILLS")
 SEED = proof_seed()
 SETTINGS = (
-    "durability='fast', retry_first=0.05, retry_cap=0.2, breaker_failures=1000, ack_timeout=1.0"
+    "durability='fast', delivery_retry='50ms..200ms', handler_retry='50ms..200ms', "
+    "breaker_failures=1000, ack_timeout=1.0"
 )
 SENDER = f"""
 import random, sys, time

@@ -73,7 +73,7 @@ def allow(most):
 
 for most in (1, 2, 3):
     allow(most)
-settings = {"workers": 1, "retry_first": 0.01, "retry_cap": 0.01}
+settings = {"workers": 1, "delivery_retry": "10ms..10ms", "handler_retry": "10ms..10ms"}
 if kind == "quick":
     settings["claim_messages"] = 1
 with Postbox(file, agent=agent, **settings) as box:

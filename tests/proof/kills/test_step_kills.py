@@ -60,8 +60,8 @@ def serve(run: Run) -> None:
     work(n, run)
     run.at_end(lambda tx: tx.execute("INSERT INTO effects VALUES (?, 'end')", (n,)))
 
-with Postbox(f"{folder}/bob.db", agent=agent, durability="fast", retry_first=0.05, lease=2.0,
-             retry_cap=0.2, workers=2, stream_batch_for=0.005):
+with Postbox(f"{folder}/bob.db", agent=agent, durability="fast", delivery_retry="50ms..200ms",
+             handler_retry="50ms..200ms", lease=2.0, workers=2, stream_batch_for=0.005):
     time.sleep(600)
 """
 

@@ -29,7 +29,9 @@ from onceward.message.settings import Settings
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 
-LIMITS: Final = Settings(hold_unknown=True, retry_jitter=0.0, ack_timeout=5.0, lease=1e6)
+LIMITS: Final = Settings(
+    hold_unknown=True, delivery_retry="±0%", handler_retry="±0%", ack_timeout=5.0, lease=1e6
+)
 FOREVER: Final = 10**15
 WAITING: Final = "SELECT id FROM _onceward_inbox WHERE state = 'pending' ORDER BY seq"
 STANDS: Final = "SELECT epoch, number FROM _onceward_sender_streams WHERE sender = 'near'"

@@ -85,8 +85,9 @@ def trial(
     with (
         spoiling(port, seed, faults) as (url, spoiler),
         Postbox(
-            near / "alice.db", agent="alice", listeners=[listener], retry_first=0.01,
-            retry_cap=0.1, breaker_open_for=0.05, ack_timeout=1, deliver_timeout=5,
+            near / "alice.db", agent="alice", listeners=[listener],
+            delivery_retry="10ms..100ms",
+            breaker_open_for=0.05, ack_timeout=1, deliver_timeout=5,
         ) as alice,
     ):  # fmt: skip
         alice.peers.add("bob", url)

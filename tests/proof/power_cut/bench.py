@@ -99,8 +99,8 @@ class Bench:
             durability=self._durability,
             checkpoint_pages=60,
             retention=MONTH,
-            retry_cap=1.5,
-            retry_jitter=0.0,
+            delivery_retry="1s..1.5s ±0%",
+            handler_retry="1s..1.5s ±0%",
             share_commit_for=0.0,
             network_filesystem=True,
         )

@@ -184,10 +184,10 @@ class Pair:
             "busy_timeout": terms.busy_timeout,
             "checkpoint_pages": 60,
             "retention": 20.0,
-            "retry_cap": 1.5,
+            "delivery_retry": "1s..1.5s ±0%",
+            "handler_retry": "1s..1.5s ±0%",
             "retention_slice": 4,
             "share_commit_for": 0.0,
-            "retry_jitter": 0.0,
             "parcel_max_messages": 5,
             "network_filesystem": True,
         }
@@ -384,7 +384,11 @@ class LivePair(Pair):
             self.path(side),
             agent=self._agent(side),
             testing=self._controls(self._wall),
-            **self.options(side) | {"retry_first": 0.05, "retry_cap": 0.05},
+            **self.options(side)
+            | {
+                "delivery_retry": "0.05s..0.05s ±0%",
+                "handler_retry": "0.05s..0.05s ±0%",
+            },
         )
         box.on(Event, self._heard)
         self.boxes[side] = box

@@ -34,9 +34,8 @@ RARE: Final = 0.35
 """Share of worlds in which a blow never falls: a fault that is always there hides the others."""
 DAY: Final = 86_400.0
 SHORT: Final[dict[str, Any]] = {
-    "retry_first": 1.0,
-    "retry_cap": 8.0,
-    "retry_jitter": 0.3,
+    "delivery_retry": "1s..8s ±30%",
+    "handler_retry": "1s..8s ±30%",
     "ack_timeout": 5.0,
     "deliver_timeout": 1.0,
     "breaker_open_for": 4.0,
@@ -86,14 +85,14 @@ class Weather:
 
 def _retaining(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings that retain as long as they try again, as every postbox must."""
-    horizon = Settings.model_validate(settings).retry_horizon
+    horizon = Settings.model_validate(settings).delivery_policy.horizon
     return settings | {"retention": max(settings["retention"], horizon)}
 
 
 def _limits(rng: random.Random) -> dict[str, Any]:
     return {
-        "max_retries": rng.choice((2, 10)),
-        "handler_retries": rng.choice((1, 4)),
+        "delivery_attempts": rng.choice((3, 11)),
+        "handler_attempts": rng.choice((2, 5)),
         "parcel_max_messages": rng.choice((1, 2, 5, 500)),
         "claim_messages": rng.choice((1, 3, 200)),
         "max_inbox": rng.choice((3, 1_000_000, 1_000_000)),

@@ -183,7 +183,7 @@ def _open(folder: Path, agent: Agent | str) -> Postbox:
         agent=agent,
         hold_unknown=True,
         retention=KEPT_FOR,
-        max_retries=3,
+        delivery_attempts=4,
         maintenance_interval=TIDY_EVERY,
     )
 

@@ -669,7 +669,7 @@ class DeliveryFailures:
         attempt = row.attempts + 1
         spent = attempt - row.free_attempts
         if self._policy.exhausted(spent):
-            self._give_up(tx, [row.seq], "max_retries_exceeded", error, tried=True)
+            self._give_up(tx, [row.seq], "attempts_spent", error, tried=True)
             return None
         due_at = tx.now + self._policy.delay(spent, self._rng)
         blocked_until = parcels.block_lane(tx, row.id, error=error, due_at=due_at)
@@ -733,7 +733,7 @@ class DeliveryFailures:
         gone = [each.seq for each in counted if self._policy.exhausted(each.spent)]
         if not gone:
             return held, counted
-        self._give_up(tx, gone, "max_retries_exceeded", error, tried=False)
+        self._give_up(tx, gone, "attempts_spent", error, tried=False)
         left = [each for each in counted if each.seq not in gone]
         return peers.new_epoch(tx, held, "a parcel was given up: its budget is spent"), left
 

@@ -319,7 +319,7 @@ class Dispatcher:
         expired = sent.expired(tx, WAKE_ROWS)
         over: tuple[tuple[list[int], Reason, str], ...] = (
             (expired, "expired", ""),
-            (unanswered, "max_retries_exceeded", "stored, but never processed"),
+            (unanswered, "attempts_spent", "stored, but never processed"),
         )
         for seqs, reason, error in over:
             if seqs:

@@ -105,7 +105,7 @@ def resolve_handler(
             error = f"agent {agent.name} has no handler for {frame.type}"
             return Dead("unhandled", error, tried=False)
         if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
-            return Dead("max_retries_exceeded", ATTEMPT_NEVER_ENDED, tried=False)
+            return Dead("attempts_spent", ATTEMPT_NEVER_ENDED, tried=False)
     except InvalidMessage as error:
         return Dead("rejected", str(error), tried=False)
     try:
@@ -171,7 +171,7 @@ def settlement_for_error(
         case LoopClosed():  # the message is not at fault; another process may handle it
             return RetryAt(now + CLOSED_FOR, message_of(error), counted=False)
     if spent:
-        return Dead("max_retries_exceeded", _text_of(error))
+        return Dead("attempts_spent", _text_of(error))
     wait, text = wait_after(error, attempt, policy=policy, rng=rng)
     return RetryAt(now + wait, text)
 

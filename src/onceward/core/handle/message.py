@@ -569,7 +569,7 @@ class Consumer(Generic[L, S]):
         """Put the message back, or make it a dead letter if its retries are used up."""
         policy = self._leases.policy
         if policy.exhausted(leased.attempt):
-            return self._end(leased, Dead("max_retries_exceeded", reason))
+            return self._end(leased, Dead("attempts_spent", reason))
         delay = (
             policy.delay(leased.attempt, self.deps.rng) if after is None else millis("after", after)
         )
@@ -610,7 +610,7 @@ HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
 def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:
     """Return the end of a message whose retries are used up without a reader settling it."""
     if leased.attempt > 1 and policy.exhausted(leased.attempt - 1):
-        return Dead("max_retries_exceeded", "no reader settled it", tried=False)
+        return Dead("attempts_spent", "no reader settled it", tried=False)
     return None
 
 

@@ -38,7 +38,7 @@ from onceward.message.handler_work import Acknowledgment
 from onceward.message.names import DEFAULT_SESSION, Member, plain_text
 from onceward.message.options import SendOptions, parse_options
 from onceward.message.record import ChannelHistoryFilters, Page
-from onceward.message.retry import RetryPolicy, exponential
+from onceward.message.retry import After, Doubling, RetryPolicy
 from onceward.message.times import Span
 from onceward.message.topics import check_pattern, matches_any
 from onceward.message.vocabulary import (
@@ -116,7 +116,7 @@ ChannelConsumer = Consumer[LeasedMessage, tuple[str, ...]]
 
 def channel_policy(channel: ChannelInfo) -> RetryPolicy:
     """Return the retry policy of a channel: its backoff, doubled each time, without jitter."""
-    return exponential(channel.config.retry_backoff, channel.config.max_retries)
+    return RetryPolicy(Doubling(channel.config.retry_backoff), After(channel.config.attempts))
 
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class ChannelOptions(TypedDict, total=False):
     max_message_size: int
     max_participants: int | None
     ack_timeout: Span
-    max_retries: int
+    attempts: int
     retry_backoff: Span
     echo: bool
     sticky: bool
@@ -339,7 +339,7 @@ class Channel:
         Report the progress of this agent to a message's sender; return the acknowledgment's id.
 
         ``received`` and ``in_progress`` give it another ack timeout, ``completed`` ends it,
-        ``failed`` retries it or makes it a dead letter, by the channel's retries. Both happen in
+        ``failed`` retries it or makes it a dead letter, by the channel's attempts. Both happen in
         one commit.
 
         Raises:

@@ -79,8 +79,8 @@ class ChannelConfig(BaseModel):
     """Maximum members."""
     ack_timeout: Positive = 30.0
     """Seconds that a reader holds a message before it is delivered again."""
-    max_retries: Annotated[int, Field(ge=0)] = 3
-    """Retries of a reader before a message becomes a dead letter."""
+    attempts: Annotated[int, Field(ge=1)] = 4
+    """Attempts of a reader before a message becomes a dead letter."""
     retry_backoff: Seconds = 1.0
     """Pause before the first retry; it doubles with each further one."""
     echo: bool = False

@@ -473,7 +473,7 @@ def problem(leased: LeasedMessage, now: Millis, *, spent: bool) -> Settlement | 
         return unfit
     if spent:
         error = "its runs never finished: process killed or lease lost"
-        return Dead("max_retries_exceeded", error, tried=False)
+        return Dead("attempts_spent", error, tried=False)
     return None
 
 

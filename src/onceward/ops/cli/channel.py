@@ -39,8 +39,8 @@ class Config:
     """Maximum number of participants; default no limit."""
     ack_timeout: MaybeSpan = None
     """How long a reader may keep a message before it is delivered again; default 30s."""
-    max_retries: int | None = None
-    """Retries of a reader before a message becomes a dead letter; default 3."""
+    attempts: int | None = None
+    """Attempts of a reader before a message becomes a dead letter; default 4."""
     retry_backoff: MaybeSpan = None
     """Delay before the first retry; it doubles with each retry; default 1s."""
     echo: Annotated[bool, Quiet] = False

@@ -32,7 +32,7 @@ class Filter:
     """Filters of dead letters; every given filter must match."""
 
     reason: str | None = None
-    """Only this reason: max_retries_exceeded, expired, rejected, unhandled, ..."""
+    """Only this reason: attempts_spent, expired, rejected, unhandled, ..."""
     peer: str | None = None
     """Only dead letters to or from this agent."""
     type: str | None = None

@@ -211,7 +211,7 @@ class HttpTransport:
 
     def _longest_pause(self) -> Millis:
         """Return how long a busy peer delays us; the answer is not verified."""
-        return round(1000 * self._settings.retry_cap)
+        return round(1000 * self._settings.delivery_retry.longest)
 
     def _open_pool(self, scheme: str) -> httpcore2.ConnectionPool:
         settings = self._settings
