@@ -18,7 +18,8 @@ CREATE TABLE _onceward_file_info (
     opened_at      INTEGER NOT NULL,
     boot_id        TEXT    NOT NULL DEFAULT '',
     created_at     INTEGER NOT NULL,
-    outbox_pruned_at INTEGER
+    outbox_pruned_at INTEGER,
+    wal_lost_at    INTEGER
 ) STRICT;
 
 CREATE TABLE _onceward_counters (
@@ -912,7 +913,8 @@ SELECT l.sender, name AS lane, coalesce(l.session, b.session) AS session,
        SELECT id FROM _onceward_pending_replies WHERE asker_seq = head_seq AND state = 'open' ORDER BY asker_index LIMIT 1);
 
 CREATE VIEW onceward_file AS
-SELECT agent, durability, max_pending, max_inbox, max_body, max_file_bytes, paused_at, opened_at, created_at, file_id, outbox_pruned_at
+SELECT agent, durability, max_pending, max_inbox, max_body, max_file_bytes, paused_at, opened_at, created_at, file_id, outbox_pruned_at,
+       wal_lost_at
   FROM _onceward_file_info;
 
 CREATE VIEW onceward_stats AS

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.children import PYTHON, Child
+from tests.children import PYTHON, Child, run
 from tests.wrong_values import put
 
 from onceward import Agent, Context, Postbox, Run
+from onceward.errors import OutcomeUnknown
 from onceward.message.clock import SystemClock
 from onceward.ops.cli import findings, handles
 from onceward.ops.cli.handles import Holder
@@ -147,6 +148,31 @@ def test_a_process_that_can_save_a_deleted_wal_is_not_to_be_ended(
     found, cure = said(ran, "handles")
     assert "the -wal was deleted while process 7 has the file open" == found
     assert cure.startswith("end and start no process")
+
+
+def test_a_loss_is_told_after_the_process_that_noticed_it(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For 30 days the file itself says that commits were lost, then its peers no longer know."""
+    path = home / "shop.db"
+    with Postbox(path, agent="shop", start=False) as shop:
+        shop._db.checkpoint(truncate=True)
+        shop.send("shop", 1)
+        for end in ("-wal", "-shm"):
+            Path(f"{path}{end}").unlink()
+        write = f"sqlite3.connect({str(path)!r}).execute('CREATE TABLE other (id)')"
+        run([*PYTHON, "-c", f"import sqlite3; {write}"])
+        with pytest.raises(OutcomeUnknown):
+            shop.send("shop", 2)
+
+    found, cure = said(ran := cli("doctor", "--json"), "loss")
+
+    assert (0, "warning") == (ran.code, level(ran, "loss"))
+    assert found.startswith("commits were lost 0 s ago: the -wal was deleted")
+    assert f"onceward check {home}/*.db" in cure
+    later = SystemClock().now() + findings.MONTH
+    monkeypatch.setattr(SystemClock, "now", lambda _: later)
+    assert "loss" not in {each["check"] for each in cli("doctor", "--json").json["findings"]}
 
 
 def test_a_holder_is_seen_by_what_its_descriptors_lead_to(

@@ -280,8 +280,12 @@ def test_a_body_is_corrected_in_the_editor(
     """It opens the body in a folder of its user; unchanged text and its failure change nothing."""
     does, code, said, body = found
     (home / "editor.py").write_text(EDITOR, encoding="utf-8")
-    monkeypatch.delenv("VISUAL", raising=False)
-    monkeypatch.setenv("EDITOR", f"{sys.executable} editor.py {does}")
+    editor = f"{sys.executable} editor.py {does}"
+    monkeypatch.setenv("VISUAL" if does == "keep" else "EDITOR", editor)
+    if does == "keep":  # the other one is not asked
+        monkeypatch.setenv("EDITOR", "false")
+    else:
+        monkeypatch.delenv("VISUAL", raising=False)
     with terminal(home, "dead", "edit", misfit, "--db", "shop.db") as screen:
         ended = screen.end()
 
@@ -291,3 +295,4 @@ def test_a_body_is_corrected_in_the_editor(
     assert (code, body) == (ended, dead.body)
     assert said in screen.seen
     assert ("700", {"cents": "ten"}) == (mode, json.loads(shown))
+    assert not (home / "body.json").exists()

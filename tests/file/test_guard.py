@@ -42,6 +42,7 @@ WHERE = {
     "/mnt/host": "9p",
     "/disk/a": "fuseblk",
 }
+LOST_AT = "SELECT wal_lost_at FROM onceward_file"
 REFUSED = {"nfs4", "nfs", "cifs", "fuse.sshfs", "9p"}
 
 
@@ -135,6 +136,21 @@ def test_a_deleted_wal_is_saved_by_the_process_that_has_it_open(
     assert "the -wal was deleted under this process, which has saved all of it" in (
         box.file.health().reasons
     )
+    assert [(None,)] == box.query(LOST_AT)
+
+
+def test_a_hook_of_a_deleted_wal_may_write(opened: Open) -> None:
+    """It is called on a thread of its own, and by a postbox whose file another one has closed."""
+    box, other = opened("a"), opened("a")
+    settled(box)
+    sent = SimpleQueue[str]()
+    box.on(WalDeleted, lambda _: sent.put(box.send("b", "the -wal was deleted")))
+    other.close()
+    delete_wal(box)
+
+    box.send("b", 1)
+
+    assert "pending" == box.state(sent.get(timeout=60))
 
 
 def test_a_reader_creates_no_second_wal(box: Postbox) -> None:
@@ -223,24 +239,32 @@ def test_commits_that_cannot_be_saved_are_told(
     assert not told.get(timeout=60).saved
     assert any("its commits may be lost" in reason for reason in box.file.health().reasons)
     assert ["absent", "pending"] == [box.state(gone), box.state(box.send("b", 3))]
+    assert [(box._db.deleted_wal.at,)] == box.query(LOST_AT)  # type: ignore[union-attr]  # told
     assert [] == box.query("SELECT id FROM of_the_other")
     assert [] == box.file.check()
 
 
 def test_closing_leaves_the_new_wal_of_another_process(
-    opened: Open, elsewhere: Callable[..., list[Any]]
+    opened: Open, elsewhere: Callable[..., list[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Closing writes nothing of a deleted WAL over the commits of another process."""
+    """
+    Closing writes nothing of a deleted WAL over the commits of another process.
+
+    The file and the log say that commits were lost.
+    """
     box = opened("a")
     settled(box)
     box.send("b", 1)
     delete_wal(box)
     elsewhere(box.file.path, "CREATE TABLE of_the_other (id INTEGER)")
+    before = box._db.now()
     box.close()
 
     again = opened("a")
 
     assert ([], []) == (again.query("SELECT id FROM of_the_other"), again.file.check())
+    assert "deleted WAL not saved" in caplog.text
+    assert before <= again.query(LOST_AT)[0][0]
 
 
 def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:

@@ -542,6 +542,8 @@ class Database:
         self.time.observe(found.clock_at)
         self.max_inbox, self.max_body = found.max_inbox, found.max_body
         self.foreign_keys = found.foreign_keys or self._enforces
+        if self.deleted_wal is not None and not self.deleted_wal.saved:
+            identity.note_lost_wal(tx, self.deleted_wal.at)
 
     # -- for the writer (transaction.Store) --------------------------------------------------
 
@@ -615,7 +617,7 @@ class Database:
             self._tell_deleted_wal(saved=True)
         elif self._con is not None and self.guard.has_other_wal:
             about.error("deleted WAL not saved: commits since the last checkpoint may be lost")
-            self._tell_deleted_wal(saved=False)
+            self._tell_deleted_wal(saved=False)  # the next opening stores it
 
     def _tell_deleted_wal(self, *, saved: bool) -> None:
         self.deleted_wal = found = DeletedWal(self.clock.now(), saved)
@@ -934,6 +936,8 @@ class Database:
         except BaseException:
             self.closing = False  # the next opening uses it unchanged
             raise
+        if in_time and self.guard.has_other_wal:
+            self._store_loss()
         open_files.remove(self)
         self.notifier.close()
         self.in_flight.close()
@@ -943,6 +947,13 @@ class Database:
             self._drop(close_without_checkpoint if self.guard.has_other_wal else close)
         else:
             self._take_from_holder()
+
+    def _store_loss(self) -> None:
+        """Reopen a file whose deleted WAL cannot be saved, so that the file says so after us."""
+        with suppress(OncewardError):
+            self._keep_deleted_wal()
+            self._drop()
+            self._open()
 
     def _take_from_holder(self) -> None:
         """Close the file although a thread has an open transaction, which is rolled back."""

@@ -126,6 +126,9 @@ class DirectoryDatabase(Database):
         [(clock_at,)] = tx.rows(BARRIER, (tx.now,))
         self.time.observe(clock_at)
 
+    def _store_loss(self) -> None:
+        """Store nothing: agents write what a lost directory lacks again."""
+
     # -- using ------------------------------------------------------------------------------
 
     def on_begin(self, tx: StoreTransaction) -> None:

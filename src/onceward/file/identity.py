@@ -51,6 +51,7 @@ RETURNING max_inbox, max_body
 """
 FOREIGN_KEYS: Final = "UPDATE _onceward_file_info SET foreign_keys = ?"
 LEVEL: Final = "UPDATE _onceward_file_info SET durability = ?"
+LOST_WAL: Final = "UPDATE _onceward_file_info SET wal_lost_at = max(coalesce(wal_lost_at, 0), ?)"
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
 RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
 PAUSED: Final = "SELECT paused_at IS NOT NULL FROM _onceward_file_info"
@@ -133,6 +134,11 @@ def set_durability(tx: StoreTransaction, durability: Durability) -> None:
 def set_foreign_keys(tx: StoreTransaction, *, checked: bool) -> None:
     """Store whether foreign keys of the application's tables are enforced."""
     tx.run(FOREIGN_KEYS, (checked,))
+
+
+def note_lost_wal(tx: StoreTransaction, at: Millis) -> None:
+    """Store when this process noticed that commits were lost with a deleted WAL."""
+    tx.run(LOST_WAL, (at,))
 
 
 def pause(tx: StoreTransaction) -> None:

@@ -29,14 +29,15 @@ def doctor(
     Examine files and their surroundings; each finding says what to do.
 
     It examines the SQLite library, permissions, file system, other processes that have the file
-    open, schema version, for a second the types of values, WAL, clock, pause, breakers, keys,
-    connections of listeners, peers on other machines, streams of NATS servers, dead letters,
-    schedules, limits, and messages that wait although they could be delivered or handled, or that
-    wait for another agent's reply. It also writes: one durable commit that stores the time and
-    changes nothing else. Exit code 1 if any finding is serious. onceward check examines the
-    content. With --repair it first repairs what it can, and prints each change: file modes, leases
-    of ended processes, leases that end a month or more from now, and positions past the last
-    message. For several files only findings that are not ok are printed, each after its path.
+    open, schema version, for a second the types of values, WAL, commits that were lost with a
+    deleted WAL in the last 30 days, clock, pause, breakers, keys, connections of listeners, peers
+    on other machines, streams of NATS servers, dead letters, schedules, limits, and messages that
+    wait although they could be delivered or handled, or that wait for another agent's reply. It
+    also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
+    any finding is serious. onceward check examines the content. With --repair it first repairs what
+    it can, and prints each change: file modes, leases of ended processes, leases that end a month
+    or more from now, and positions past the last message. For several files only findings that are
+    not ok are printed, each after its path.
 
     Columns: check, level, found, cure; of changes: check, change.
 
@@ -114,6 +115,7 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield findings.writing(box, found)
         health = box.file.health()
         yield findings.wal(health, path)
+        yield from findings.lost(found, path)
         yield findings.clock(health)
         yield from findings.disabled()
         yield from findings.held(found, path)

@@ -31,6 +31,8 @@ from onceward.types import Health
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000
 WEEK: Final = 7 * 24 * 60 * MINUTE
+MONTH: Final = 30 * 24 * 60 * MINUTE
+"""How long doctor reports a loss: peers keep what they sent for about that time."""
 YEAR: Final = 365 * 24 * 60 * MINUTE
 NEARLY: Final = 0.9
 MOST_DROPS: Final = 5
@@ -221,6 +223,15 @@ def wal(health: Health, path: Path) -> Finding:
         cure = "end readers that stay open, if this lasts"
         return warning("wal", f"{size}, pinned by a reader", cure)
     return ok("wal", size)
+
+
+def lost(found: FileReader, path: Path) -> Iterator[Finding]:
+    """Tell that commits were lost with a deleted WAL, also after the process that noticed it."""
+    at, now = file_facts(found).wal_lost_at, SystemClock().now()
+    if at is not None and now - at < MONTH:
+        said = f"commits were lost {ago(at, now)}: the -wal was deleted, and a new one existed"
+        compare = f"compare the file with its peers: onceward check {path.parent}/*.db"
+        yield warning("loss", said, f"{compare}; never delete the -wal of an open file")
 
 
 def clock(health: Health) -> Finding:

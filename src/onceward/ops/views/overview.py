@@ -33,6 +33,7 @@ class FileFacts:
     max_inbox: int
     paused_at: Millis | None
     opened_at: Millis
+    wal_lost_at: Millis | None
 
 
 @dataclass(frozen=True, slots=True)
