@@ -1,12 +1,13 @@
 """The list of features: what a postbox puts together, and in which order."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from inspect import signature
 from pathlib import Path
 
 import onceward.features
-from onceward.api.features import FEATURES, Feature, Late, loaded
+from onceward.api.features import FEATURES
+from onceward.core.contract import Feature, Late
 
 FOLDER = Path(str(onceward.features.__file__)).parent
 
@@ -22,7 +23,7 @@ def test_each_feature_is_a_folder_that_stands_once_in_the_list() -> None:
 def test_a_feature_that_says_nothing_adds_nothing() -> None:
     """Every part may be left out, so a new feature names only what it needs."""
     bare = Feature(name="toy")
-    parts = [each for each in inspect.signature(Feature).parameters if each != "name"]
+    parts = [each for each in signature(Feature).parameters if each != "name"]
 
     assert [{}] == [found for each in parts if (found := getattr(bare, each)) is not None]
 
@@ -40,11 +41,11 @@ def _late(value: object) -> list[Late]:
 
 def test_each_late_function_is_one_of_its_own_feature() -> None:
     """A name in the list leads to a function, or a class, in the folder of the feature."""
-    found = [(each.name, late.name) for each in FEATURES for late in _late(each)]
+    found = [(each.name, late) for each in FEATURES for late in _late(each)]
 
-    assert 10 <= len(found)
+    assert 15 <= len(found)
     assert [] == [
-        (feature, name)
-        for feature, name in found
-        if not name.startswith(f"{feature}.") or not callable(loaded(name))
+        (feature, late)
+        for feature, late in found
+        if late.folder != f"onceward.features.{feature}" or not callable(late.load())
     ]

@@ -70,6 +70,6 @@ def test_a_postbox_that_failed_to_open_receives_nothing(
     assert [sent] == found
 
 
-def _failing(_: OwnerSession, *, engines: bool) -> None:
+def _failing(_: OwnerSession, **_options: object) -> None:
     msg = "no room"
     raise OSError(msg)

@@ -90,7 +90,7 @@ def test_a_message_on_its_way_ends_at_its_recipient(world: World) -> None:
     """It is refused on arrival, and its sender has it as a dead letter."""
     a, b = team(world, "a", "b")
     sent = room(b).send("late")
-    b._channel_tasks.end_closed = lambda *_: 0  # type: ignore[method-assign]
+    b.channels._channel_sender.tasks.end_closed = lambda *_: 0  # type: ignore[method-assign]
     close(a)
     world.settle()
 
@@ -310,7 +310,7 @@ def test_a_file_without_channels_is_asked_nothing(world: World) -> None:
     b.send("a", "mail")
     world.settle()
 
-    assert (["mail"], 0) == (taken(a), b._channel_tasks.end_closed())
+    assert (["mail"], 0) == (taken(a), b.channels._channel_sender.tasks.end_closed())
 
 
 def test_an_engine_ends_a_part_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +325,7 @@ def test_an_engine_ends_a_part_at_a_time(world: World, monkeypatch: pytest.Monke
     told, seen = list[int](), list[int]()
     stop = b._db.notifier.listen("out", lambda: told.append(len(ended(b))))
     for _ in range(3):
-        b._channel_tasks.run()
+        b.channels._channel_sender.tasks.run()
         seen.append(len(ended(b)))
     stop()
     monkeypatch.undo()

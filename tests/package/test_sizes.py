@@ -15,10 +15,10 @@ FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
     "core": 9_500,
-    "features": 8_350,
+    "features": 8_480,
     "file": 4_300,
     "message": 3_570,
-    "api": 2_600,
+    "api": 2_500,
     "transports": 3_150,
     "ops": 10_800,
     "fleet": 6_350,

@@ -17,21 +17,22 @@ from onceward.api.event_source import EventSource
 from onceward.api.features import (
     FEATURES,
     STORING,
-    Engine,
-    attributes,
-    declare_awaited,
+    due,
     engines,
     judging,
     make_steps,
     make_streams,
-    switches,
+    open_all,
+    work_on_home,
     worker_pool,
 )
+from onceward.api.parts import PostboxParts
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
+from onceward.core.contract import Engine, Opening
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
 from onceward.core.handle.message import Consumer, InboxLeases, type_names
@@ -83,22 +84,16 @@ if TYPE_CHECKING:
     from onceward.api.sessions import Sessions
     from onceward.core.handle.worker import Worker
     from onceward.features.cancellation.cancellation import Cancelling
-    from onceward.features.channels.api import Channels
-    from onceward.features.channels.channel_tasks import ChannelTasks
     from onceward.features.checks.invariants import Violation
     from onceward.features.history.journey import Journey
-    from onceward.features.limits.api import Limits
-    from onceward.features.mailboxes.api import Mailboxes
-    from onceward.features.schedules.api import Schedules
-    from onceward.features.schedules.declarations import Declarations
     from onceward.features.streams.reading import StreamItem, StreamReader
     from onceward.transports.network.shared import Shared
 
 MAX_ROUNDS: Final = 10_000
 CLOSE_WITHIN: Final = 1.0
+"""Minimum seconds that closing waits for each transport."""
 CANCEL_WITHIN: Final = 5.0
 """Seconds after ``stop_timeout`` for cancelled coroutines to clean up."""
-"""Minimum seconds that closing waits for each transport."""
 LOOK_AGAIN: Final = 0.02
 """Seconds between two checks of ``flush``: deliveries notify the recipient, not this file."""
 
@@ -145,7 +140,7 @@ def _known(overrides: SettingsOptions) -> SettingsOptions:
     return overrides
 
 
-class Postbox(Session, EventSource):
+class Postbox(Session, EventSource, PostboxParts):
     """
     One agent's SQLite file, open.
 
@@ -163,8 +158,6 @@ class Postbox(Session, EventSource):
 
     _shared_loop: Shared[AbstractEventLoop] | None = None
     _face: Any = None
-    limits: Limits
-    """Limits of the file: messages, bytes, rates."""
 
     def __init__(
         self,
@@ -201,7 +194,7 @@ class Postbox(Session, EventSource):
             parts.callback(self._run.end)
             parts.callback(self._stop_loop)
             self._connect(parts, controls, transports, handled=start and self._handlers is not None)
-            self._build_runtime(controls.ids or _ids_of(controls.clock))
+            self._build_runtime(controls.ids or _ids_of(controls.clock), engines=start)
             parts.callback(lambda: self.stop(self._close_within))
             self._prepare_agent()
             if start or name is not None:
@@ -250,7 +243,6 @@ class Postbox(Session, EventSource):
                 from onceward.core.handle.invoke import run_to_end  # noqa: PLC0415 - rarely needed
 
                 run_to_end(pending, self._own_loop())
-        self._declare_awaited()
 
     def _async_face(self) -> Any:
         """Return this postbox for coroutines; it lives as long as this one."""
@@ -261,20 +253,11 @@ class Postbox(Session, EventSource):
         return self._face
 
     def _join_session(self, parts: ExitStack, *, engines: bool) -> None:
-        """Join the owner's session, with the schedules that this agent declares."""
-        agent = self._handlers
-        if agent is None or not (agent.handlers or agent.sessions):
-            self._run.begin(engines=engines)
-            return
-        self._run.begin(engines=engines, alone=self._declarations.begin_alone)
-        parts.callback(self._declarations.leave)
-        self._declarations.join(engines=engines)
-
-    def _declare_awaited(self) -> None:
-        """Store which types this agent's handlers wait for, if it has handlers."""
-        agent = self._handlers
-        if agent and (agent.handlers or agent._awaited):
-            declare_awaited(self._db, agent._awaited)
+        """Join the owner's session; features hold what they note of it until the end."""
+        opening = self._opening
+        self._run.begin(engines=engines, alone=lambda: _call_each(opening.alone))
+        parts.callback(opening.closing.close)
+        _call_each(opening.joined)
 
     def _listen(self, listeners: Iterable[Listener | MakeListener], receiver: Receiver) -> None:
         """Start to accept parcels."""
@@ -287,7 +270,7 @@ class Postbox(Session, EventSource):
         profile = self._handlers.profile if self._handlers else AgentProfile()
         register_at_opening(self._home, self._db, profile, engines=engines)
 
-    def _build_runtime(self, ids: IdSource) -> None:
+    def _build_runtime(self, ids: IdSource, *, engines: bool) -> None:
         db, settings, hooks = self._db, self._settings, self._hooks
         self._directory = DirectoryCache(self._home, db)
         self._outbox = Outbox(
@@ -316,10 +299,10 @@ class Postbox(Session, EventSource):
         super().__init__(
             DEFAULT_SESSION, db=db, outbox=self._outbox, consumer=self._consumer, settings=settings
         )
-        tasks = self._run_channel_tasks, self._send_scheduled
+        self._opening = opening = self._as_opening(engines=engines)
         collect = partial(self._routes.collect, self._deps)
         self._dispatcher = Dispatcher(
-            self._deps, routes=self._routes, background_tasks=tasks, collect=collect
+            self._deps, routes=self._routes, due=due(opening), collect=collect
         )
         self._audit_damage: Callable[[list[Violation]], None] | None = None
         if settings.audit:
@@ -328,6 +311,20 @@ class Postbox(Session, EventSource):
         self._own = OwnMessages(db, self._receiver, settings=settings, hooks=hooks)
         db.add_receiver(self._receiver.accept, self._own)
         self._build_api(db, settings)
+
+    def _as_opening(self, *, engines: bool) -> Opening:
+        """Return what features get of this postbox."""
+        return Opening(
+            deps=self._deps,
+            agent=self._handlers,
+            engines=engines,
+            home=self._home,
+            directory=self._directory,
+            files=self._files,
+            session=self,
+            consumer=self._consumer,
+            started=lambda: self._dispatcher.started,
+        )
 
     def _audit(self, path: str) -> None:
         from onceward.features.checks.audit import audit_damage, audit_sends  # noqa: PLC0415 - rarely needed
@@ -342,13 +339,7 @@ class Postbox(Session, EventSource):
         hooks = self._hooks
         self.peers = Peers(self._db, self._routes, self._directory, self._door.accept)
         """The peers: urls, circuit breakers, subscriptions."""
-        extra_tasks = (
-            self._sweep_mailboxes,
-            self._end_closed_channels,
-            self._prune_channels,
-            self._close_idle,
-            self._heartbeat,
-        )
+        extra_tasks = (*work_on_home(self._opening), self._close_idle, self._heartbeat)
         self._maintenance = Maintenance(
             db,
             settings=settings,
@@ -363,9 +354,7 @@ class Postbox(Session, EventSource):
             audit_damage=self._audit_damage,
         )
         """The file itself: health, checks, repairs, maintenance, pause."""
-        for name, switch in switches():
-            if name in settings.model_fields_set:
-                switch(db, on=getattr(settings, name))
+        open_all(self._opening)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:
@@ -383,75 +372,11 @@ class Postbox(Session, EventSource):
         return Agents(self._directory)
 
     @cached_property
-    def channels(self) -> Channels:
-        """The channels of the home."""
-        from onceward.features.channels.api import Channels  # noqa: PLC0415 - rarely needed
-        from onceward.features.channels.channel_sender import ChannelSender  # noqa: PLC0415 - as above
-        from onceward.features.history import history  # noqa: PLC0415 - as above
-
-        sender = ChannelSender(self._db, self._outbox, self._channel_tasks)
-        return Channels(self._db, sender, self._consumer, history.find)
-
-    @cached_property
-    def _channel_tasks(self) -> ChannelTasks:
-        from onceward.features.channels.channel_tasks import ChannelTasks  # noqa: PLC0415 - rarely needed
-
-        return ChannelTasks(
-            self._db,
-            self._outbox,
-            self._directory,
-            hooks=self._hooks,
-            engines=lambda: self._dispatcher.started,
-        )
-
-    def _run_channel_tasks(self) -> None:
-        self._channel_tasks.run()
-
-    def _end_closed_channels(self, _limit: int) -> int:
-        """Make dead letters of what waits for closed channels."""
-        return self._channel_tasks.end_closed() if self._home.known else 0
-
-    def _prune_channels(self, limit: int) -> int:
-        """Delete a slice of history beyond the limits of the home's channels."""
-        return self._channel_tasks.prune_history(limit) if self._home.known else 0
-
-    @cached_property
-    def mailboxes(self) -> Mailboxes:
-        """Mailboxes of the home."""
-        from onceward.features.mailboxes.api import Mailboxes  # noqa: PLC0415 - rarely needed
-
-        return Mailboxes(self._home, self._deps, self, self._files, self._channel_tasks)
-
-    def _sweep_mailboxes(self, limit: int) -> int:
-        """Forget mailboxes of the home that have expired."""
-        return self.mailboxes._sweep(limit) if self._home.known else 0
-
-    @cached_property
     def sessions(self) -> Sessions:
         """The sessions of the file: their messages, queues and runs."""
         from onceward.api.sessions import Sessions  # noqa: PLC0415 - rarely needed
 
         return Sessions(self._deps, self._files)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        """Messages that are sent repeatedly, at given times."""
-        from onceward.features.schedules.api import Schedules  # noqa: PLC0415 - rarely needed
-
-        return Schedules(self._db, self._outbox, self._declarations)
-
-    @cached_property
-    def _declarations(self) -> Declarations:
-        from onceward.features.schedules.declarations import Declarations  # noqa: PLC0415 - rarely needed
-
-        agent = self._handlers
-        names = agent._schedules if agent else ()
-        all_handled = agent is not None and agent.unhandled == "dead"
-        has_handlers = agent is not None and bool(agent.handlers or agent.sessions)
-        return Declarations(self._db, names, handles_all=all_handled and has_handlers)
-
-    def _send_scheduled(self) -> None:
-        self.schedules._scheduler.run()
 
     def _close_idle(self, _limit: int) -> int:
         """Close idle files of recipients, for all postboxes of this process."""
@@ -837,19 +762,9 @@ class Postbox(Session, EventSource):
         self.close()
 
 
-def _add_attribute(name: str, make: Callable[[HandlerDeps], object]) -> None:
-    """Give postboxes an attribute of a feature; it is made on first use."""
-
-    def made(box: Postbox) -> object:
-        return make(box._deps)
-
-    attribute = cached_property(made)
-    attribute.__set_name__(Postbox, name)
-    setattr(Postbox, name, attribute)
-
-
-for _name, _make in attributes():
-    _add_attribute(_name, _make)
+def _call_each(calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 def _ids_of(clock: Clock | None) -> IdSource:

@@ -205,6 +205,8 @@ class Upkeep(NamedTuple):
     prune: Prune | None = None
     keep: Callable[[Database], None] | None = None
     """Brings indexes up to date."""
+    home: Callable[..., int] | None = None
+    """Does up to *limit* of the home's work at an opening; returns how much."""
 
 
 class _Left(NamedTuple):

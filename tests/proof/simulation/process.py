@@ -13,7 +13,7 @@ import apsw
 from tests.proof.stepped import SteppedEngines
 
 from onceward.api.agent import Agent
-from onceward.api.features import call_guard, declare_awaited, make_steps, make_streams
+from onceward.api.features import call_guard, make_steps, make_streams
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Transport
 from onceward.core.handle.steps import HandlerDeps
@@ -25,6 +25,7 @@ from onceward.errors import InvalidArgument
 from onceward.features.batches.context import BatchContext
 from onceward.features.batches.worker import batch_workers
 from onceward.features.handler_limits.limits import gates
+from onceward.features.steps.awaited import declare
 from onceward.file import open_files
 from onceward.file.directory import DirectoryCache, DirectoryHandle
 from onceward.hooks import Hooks
@@ -108,7 +109,7 @@ class Process:
             transports={SCHEME: transport},
         )
         if self._declared._awaited:
-            declare_awaited(self.box._db, self._declared._awaited)
+            declare(self.box._db, self._declared._awaited)
         if self._declared.handlers:
             self.workers = self._workers(wrap)
             self._first_owners = {worker.owner for worker in self.workers}

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
@@ -35,7 +35,7 @@ WAKE_ROWS: Final = 1000
 # When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
 # back off nor are leased.
 # The end of a backoff stays stored where nothing is left to push; a past one does not matter.
-# Schedules follow the wall clock, ?3; everything else the file's time.
+# The moments of features stand last; they see the file's time, ?1, and the wall clock, ?3.
 AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient)
@@ -64,21 +64,34 @@ WITH RECURSIVE next(name) AS (
      ORDER BY coalesce(p.due_at, 0), f.name
 )
 SELECT i.paused_at, i.clock_at,
-       EXISTS (SELECT 1 FROM _onceward_background_tasks)
-       OR EXISTS (SELECT 1 FROM _onceward_outbox
-                   WHERE channel IS NOT NULL AND state = 'pending' AND sent_at IS NULL)
-       OR EXISTS (SELECT 1 FROM _onceward_inbox WHERE channel IS NOT NULL AND state = 'pending')
-       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?3)
-       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at IS NOT NULL AND seen_at > ?3),
+       {due},
        (SELECT json_group_object(name, share) FROM callers),
        (SELECT min(due_at) FROM _onceward_outbox WHERE due_at IS NOT NULL),
        (SELECT min(expires_at)
           FROM _onceward_outbox
          WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM _onceward_peers
-         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1),
-       (SELECT min(due_at) - ?3 + ?1 FROM _onceward_schedules WHERE due_at > ?3)
+         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1){moments}
   FROM _onceward_file_info AS i"""
+NOTHING_DUE: Final = "0"
+
+
+class DueWork(NamedTuple):
+    """A feature's work at moments that it stores in the file."""
+
+    now: str
+    """SQL: whether work is due, at the file's time ?1 and the wall clock's ?3."""
+    run: Callable[..., None]
+    """Does it, for an opening."""
+    at: str | None = None
+    """SQL: the next moment, in the file's time."""
+
+
+@cache
+def _agenda_of(now: tuple[str, ...], at: tuple[str, ...]) -> str:
+    """Return the statement that reads the due work of a file, with that of features."""
+    due = "\n       OR ".join(now) or NOTHING_DUE
+    return AGENDA.format(due=due, moments="".join(f",\n       {each}" for each in at))
 
 
 def _leave_owed(_owed: Owed, _stopping: Event) -> int:
@@ -92,7 +105,7 @@ class _Agenda(NamedTuple):
     paused: bool
     """Whether a pause or the environment forbids any attempt."""
     tasks: bool
-    """Whether background tasks of channels are due: one may have closed for what waits."""
+    """Whether work of features is due."""
     callers: dict[str, Share]
     """Peers to push to now, by name, longest due first."""
     due: bool
@@ -115,11 +128,13 @@ class Dispatcher:
         deps: RuntimeDeps,
         *,
         routes: Routes,
-        background_tasks: Sequence[Callable[[], None]] = (),
+        due: Sequence[DueWork] = (),
         collect: Callable[[Owed, Event], int] = _leave_owed,
     ) -> None:
         self._db, self._settings = deps.db, deps.settings
-        self._routes, self._background_tasks = routes, background_tasks
+        self._routes, self._background_tasks = routes, tuple(each.run for each in due)
+        moments = tuple(each.at for each in due if each.at is not None)
+        self._agenda_sql = _agenda_of(tuple(each.now for each in due), moments)
         self._policy = deps.settings.delivery_policy
         self._collect_one, self._collecting, self._noticed = collect, forks.new_lock(), -1
         self._left: set[str] = set()
@@ -271,7 +286,9 @@ class Dispatcher:
     def _agenda(self) -> _Agenda:
         now = self._db.now()
         bindings = now, json.dumps(self._routes.elsewhere()), self._db.time.wall
-        [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(AGENDA, bindings)
+        [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(
+            self._agenda_sql, bindings
+        )
         self._db.time.observe_remote(clock_at)
         disabled = SWITCH in VARIABLES and disabled_by_environment()
         paused = disabled or paused_at is not None

@@ -60,11 +60,17 @@ class Handler:
 
 
 class Handlers:
-    """The handlers of one agent."""
+    """The handlers of one agent, and what else its code declares."""
 
     name: str
     unhandled: Literal["dead", "wait"]
     handlers: list[Handler]
+    sessions: list[Any]
+    """Functions that handle whole sessions."""
+    _schedules: set[str]
+    """Names of schedules."""
+    _awaited: set[str]
+    """Types that handlers wait for."""
 
 
 WITH_CONTEXT: Final = 2

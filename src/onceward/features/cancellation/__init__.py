@@ -3,3 +3,15 @@ Cancel messages here, on their way, or at their recipient.
 
 Imports core, file and message; never another feature.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.core.accept.accept import Storing
+from onceward.core.contract import Feature, Late
+
+FEATURE: Final = Feature(
+    name="cancellation",
+    storing=Storing(canceller=Late(__name__, "arrived.Canceller")),
+)

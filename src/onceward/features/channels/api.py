@@ -8,6 +8,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
+from onceward.core.contract import Opening
 from onceward.core.handle import claim
 from onceward.core.handle.message import (
     Consumer,
@@ -23,7 +24,7 @@ from onceward.core.run import recovery
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.compose import SendResult
 from onceward.errors import ChannelRefused, NotParticipant
-from onceward.features.channels import channel_posts
+from onceward.features.channels import channel_posts, channel_tasks
 from onceward.features.channels import directory as channels
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo
@@ -145,7 +146,7 @@ class ChannelOptions(TypedDict, total=False):
 
 
 FindMessages = Callable[..., Page]
-"""Finds past messages of a file by filters; see ``Postbox.history``."""
+"""Finds past messages of the file by filters; see ``Postbox.history``."""
 
 
 @checks_arguments(but=("send", "receive"))
@@ -470,7 +471,7 @@ class Channel:
 
     def history(self, **filters: Unpack[ChannelHistoryFilters]) -> Page:
         """Return past messages of the channel, newest first, without consuming any."""
-        return self._find(self._db, channel=self.name, **filters)
+        return self._find(channel=self.name, **filters)
 
 
 @checks_arguments(but=("create", "ensure"))  # their errors name the field of a channel
@@ -575,3 +576,10 @@ def changed(channel_sender: ChannelSender, work: Callable[[], T]) -> T:
     found = work()
     channel_sender.tasks.run()
     return found
+
+
+def channels_of(opening: Opening) -> Channels:
+    """Return the channels of an opening."""
+    deps = opening.deps
+    sender = ChannelSender(deps.db, deps.outbox, channel_tasks.of(opening))
+    return Channels(deps.db, sender, opening.consumer, opening.offers["find"])

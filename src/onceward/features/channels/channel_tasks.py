@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from onceward.core.contract import Opening
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.compose import Fanout, OutgoingMessage, compose_fanout, split_digest
 from onceward.core.send.outbox import Outbox
@@ -239,3 +240,25 @@ def _copy(
         created_at=post.created_at,
         body_id=post.body_id,
     )
+
+
+def of(opening: Opening) -> ChannelTasks:
+    """Return the tasks of an opening."""
+    return opening.once(_made)
+
+
+def _made(opening: Opening) -> ChannelTasks:
+    deps = opening.deps
+    return ChannelTasks(
+        deps.db, deps.outbox, opening.directory, hooks=deps.hooks, engines=opening.started
+    )
+
+
+def run(opening: Opening) -> None:
+    """Run the due tasks of an opening."""
+    of(opening).run()
+
+
+def maintain(opening: Opening, limit: int) -> int:
+    """End what waits for closed channels, and prune a slice of history; return how many."""
+    return of(opening).end_closed() or of(opening).prune_history(limit)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from onceward.core.contract import Opening
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import InvalidArgument
 from onceward.features.limits import stored
@@ -169,3 +170,8 @@ def _check(scope: str, overflow: str, given: Mapping[str, object]) -> None:
             f"a limit needs messages= or size= (bytes), from 1, for {kinds}; size= for file; "
             f"rate= for send or accept; overflow= is one of {policies} (a store rejects)"
         )
+
+
+def limits_of(opening: Opening) -> Limits:
+    """Return the limits of an opening."""
+    return Limits(opening.deps)

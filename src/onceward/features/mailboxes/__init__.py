@@ -3,3 +3,21 @@ Keep the mailboxes of a home, and their readers.
 
 Imports core, file and message; never another feature.
 """
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from onceward.core.accept.accept import Storing
+from onceward.core.contract import Feature, Late
+from onceward.core.maintenance import Upkeep
+
+late = partial(Late, __name__)
+FEATURE: Final = Feature(
+    name="mailboxes",
+    accepting=late("directory.inspect"),
+    storing=Storing(keyed=late("keys.supersede"), returned=late("keys.readmit")),
+    upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep")),
+    parts={"mailboxes": late("api.mailboxes_of")},
+)

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
+from onceward.core.contract import Opening
 from onceward.core.handle.message import Consumer, Message, Taken, type_names
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.block import BlockOpener, Transaction
@@ -426,10 +427,10 @@ class Mailboxes:
         deps: RuntimeDeps,
         session: BlockOpener,
         files: OpenAgentFiles,
-        tasks: Announcer,
+        announcer: Callable[[], Announcer] | None,
     ) -> None:
         self._db, self._home, self._deps = deps.db, home, deps
-        self._session, self._files, self._tasks = session, files, tasks
+        self._session, self._files, self._announcer = session, files, announcer
 
     def ensure(
         self,
@@ -499,11 +500,12 @@ class Mailboxes:
 
     def _announced(self, wanted: MailboxInfo, work: Callable[[], T]) -> T:
         """Change the directory and announce a public mailbox to the home."""
-        if wanted.public:
-            self._tasks.begin()
+        if self._announcer is None or not wanted.public:
+            return work()
+        announcer = self._announcer()
+        announcer.begin()
         made = work()
-        if wanted.public:
-            self._tasks.run()
+        announcer.run()
         return made
 
     def get(self, name: str) -> Mailbox:
@@ -600,3 +602,15 @@ def _tags(asked: str | Sequence[str] | None) -> frozenset[str] | None:
             msg = f"tag {tag!r} has a comma, or spaces around it: name one tag at a time"
             raise InvalidArgument(msg)
     return frozenset(tags)
+
+
+def mailboxes_of(opening: Opening) -> Mailboxes:
+    """Return the mailboxes of an opening."""
+    return Mailboxes(
+        opening.home, opening.deps, opening.session, opening.files, opening.offers.get("announcer")
+    )
+
+
+def sweep(opening: Opening, limit: int) -> int:
+    """Forget up to *limit* mailboxes of the home that have expired; return how many."""
+    return opening.once(mailboxes_of)._sweep(limit)

@@ -3,3 +3,37 @@ Collect the messages of a session into runs, in five modes.
 
 Imports core, file and message; never another feature.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from onceward.core.accept.accept import Storing
+from onceward.core.contract import Feature, Late
+from onceward.core.maintenance import Upkeep
+
+if TYPE_CHECKING:
+    from onceward.core.contract import Engine
+    from onceward.core.handle.invoke import Loop
+    from onceward.core.handle.signatures import Handlers
+    from onceward.core.handle.steps import HandlerDeps
+
+late = partial(Late, __name__)
+
+
+def _workers(deps: HandlerDeps, agent: Handlers, loop: Loop) -> Sequence[Engine]:
+    if not agent.sessions:
+        return ()
+    from onceward.features.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
+
+    return [RunWorker(deps, agent.sessions, loop, beside_workers=bool(agent.handlers))]
+
+
+FEATURE: Final = Feature(
+    name="runs",
+    storing=Storing(cancelling=late("runs.abort_bound")),
+    upkeep=Upkeep(prune=late("runs.prune")),
+    engines=_workers,
+)

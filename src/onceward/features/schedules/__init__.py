@@ -3,3 +3,34 @@ Send messages repeatedly, at dates.
 
 Imports core, file and message; never another feature.
 """
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from onceward.core.contract import Feature, Late
+from onceward.core.deliver.dispatcher import DueWork
+
+if TYPE_CHECKING:
+    from onceward.core.contract import Opening
+
+late = partial(Late, __name__)
+DUE: Final = """EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?3)
+       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at IS NOT NULL AND seen_at > ?3)"""
+NEXT: Final = "(SELECT min(due_at) - ?3 + ?1 FROM _onceward_schedules WHERE due_at > ?3)"
+
+
+def _declare(opening: Opening) -> None:
+    """Note the schedules that an agent with handlers declares."""
+    agent = opening.agent
+    if agent is not None and (agent.handlers or agent.sessions):
+        late("declarations.declare")(opening)
+
+
+FEATURE: Final = Feature(
+    name="schedules",
+    due=DueWork(now=DUE, run=late("api.send_due"), at=NEXT),
+    opens=_declare,
+    parts={"schedules": late("api.schedules_of")},
+)

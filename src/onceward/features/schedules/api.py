@@ -6,9 +6,10 @@ import json
 from functools import partial
 from typing import Any, Final, Unpack
 
+from onceward.core.contract import Opening
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
-from onceward.features.schedules import schedules
+from onceward.features.schedules import declarations, schedules
 from onceward.features.schedules.declarations import Declarations
 from onceward.features.schedules.scheduler import Scheduler
 from onceward.features.schedules.schedules import ScheduledMessage
@@ -189,3 +190,14 @@ def _content(body: object, options: ScheduleOptions) -> tuple[str | None, str | 
         kept.setdefault("type", payload.type)
     text = json.dumps(kept, sort_keys=True, ensure_ascii=False)
     return (None, None, text) if payload is None else (payload.media, payload.text, text)
+
+
+def schedules_of(opening: Opening) -> Schedules:
+    """Return the schedules of an opening."""
+    deps = opening.deps
+    return Schedules(deps.db, deps.outbox, declarations.of(opening))
+
+
+def send_due(opening: Opening) -> None:
+    """Send the due messages of an opening's schedules."""
+    opening.once(schedules_of)._scheduler.run()

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 
+from onceward.core.contract import Opening
 from onceward.errors import OncewardError
 from onceward.features.schedules import schedules
 from onceward.features.schedules.schedules import Declared, ScheduledMessage
@@ -70,3 +71,24 @@ class Declarations:
         if self._db.write(partial(schedules.withdraw, seen=seen)):
             of_schedule = log.bind(agent=self._db.agent, schedule=seen.name)
             of_schedule.warning("schedule paused: the agent's code no longer declares it")
+
+
+def of(opening: Opening) -> Declarations:
+    """Return the declarations of an opening."""
+    return opening.once(_made)
+
+
+def _made(opening: Opening) -> Declarations:
+    agent = opening.agent
+    names = agent._schedules if agent else ()
+    all_handled = agent is not None and agent.unhandled == "dead"
+    has_handlers = agent is not None and bool(agent.handlers or agent.sessions)
+    return Declarations(opening.deps.db, names, handles_all=all_handled and has_handlers)
+
+
+def declare(opening: Opening) -> None:
+    """Note what an opening declares, from the moment that it joins the others to its end."""
+    declared = of(opening)
+    opening.alone.append(declared.begin_alone)
+    opening.joined.append(partial(declared.join, engines=opening.engines))
+    opening.closing.callback(declared.leave)

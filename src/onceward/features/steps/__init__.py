@@ -3,3 +3,33 @@ Keep the results of a handler's steps, so that its next call continues after the
 
 Imports core, file and message; never another feature.
 """
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from onceward.core.accept.accept import Storing
+from onceward.core.contract import Feature, Late
+from onceward.core.maintenance import Upkeep
+
+if TYPE_CHECKING:
+    from onceward.core.contract import Opening
+
+late = partial(Late, __name__)
+declare = late("awaited.declare")
+
+
+def _declare(opening: Opening) -> None:
+    """Store which types the agent's handlers wait for, if it has handlers."""
+    agent = opening.agent
+    if agent and (agent.handlers or agent._awaited):
+        declare(opening.deps.db, agent._awaited)
+
+
+FEATURE: Final = Feature(
+    name="steps",
+    storing=Storing(awaited=late("awaited.keep")),
+    upkeep=Upkeep(prune=late("stored.prune")),
+    opens=_declare,
+)

@@ -1,0 +1,77 @@
+"""
+Send, handle and answer messages, maintain files, draw the command's help; without one feature.
+
+Arguments: a folder for the files, and the feature that must be absent.
+"""
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Postbox
+from onceward.ops.cli import main
+
+
+class Add(Msg):
+    """Asks for a sum."""
+
+    a: int
+    b: int
+
+
+adding, serving = Agent("adder"), Agent("server")
+
+
+@adding.on(Add)
+def add(message: Add, ctx: Context) -> None:
+    """Reply with the sum."""
+    ctx.reply({"sum": message.a + message.b})
+
+
+@adding.on("note")
+def note(message: dict[str, Any]) -> None:
+    """Handle a message that expects no reply."""
+    assert {"any": "body"} == message
+
+
+@serving.on(Add)
+async def serve(message: Add, ctx: AsyncContext) -> None:
+    """Reply with the sum."""
+    await ctx.reply({"sum": message.a + message.b})
+
+
+def plain(folder: Path) -> None:
+    """Let one agent ask another, without engines."""
+    with (
+        Postbox(folder / "adder.db", agent=adding, start=False) as adder,
+        Postbox(folder / "asker.db", agent="asker", start=False) as asker,
+    ):
+        ticket = asker.request("adder", Add(a=1, b=2))
+        sent = asker.send("adder", {"any": "body"}, type="note")
+        for box in (asker, adder, asker):
+            box.run_until_idle()
+        assert {"sum": 3} == asker.result(ticket, reply=dict[str, int])
+        assert ["acked", "acked"] == [asker.state(each) for each in (ticket.id, sent)]
+        for box in (asker, adder):
+            box.file.run_maintenance()
+
+
+async def awaited(folder: Path) -> None:
+    """Let one agent ask another, with engines."""
+    async with (
+        AsyncPostbox(folder / "server.db", agent=serving),
+        AsyncPostbox(folder / "caller.db", agent="caller") as caller,
+    ):
+        reply = await caller.ask("server", Add(a=3, b=4), reply=dict[str, int], timeout=30)
+        assert {"sum": 7} == reply
+        await caller.file.run_maintenance()
+
+
+if __name__ == "__main__":
+    files, absent = Path(sys.argv[1]), sys.argv[2]
+    assert importlib.util.find_spec(f"onceward.features.{absent}") is None
+    plain(files)
+    asyncio.run(awaited(files))
+    main(["--help"])
