@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.children import ONCEWARD, Child
+from tests.transports.nats_server import nats_server
 
 from onceward import Postbox
 from onceward.ops.cli.measuring import Measuring
@@ -100,6 +101,23 @@ def test_a_served_home_has_an_address_for_metrics_alone(shop: Postbox, home: Pat
     assert 'onceward_commit_duration_seconds_bucket{agent="shop"' in text
     for name in ("connections", "connections_max", "refused_total", "displaced_total"):
         assert f"onceward_listener_{name}{{" in text
+
+
+@pytest.mark.parametrize("words", [("serve", "."), ("relay", "shop.db")])
+def test_a_process_that_listens_at_a_nats_server_tells_how_full_it_is(
+    shop: Postbox, home: Path, words: tuple[str, ...]
+) -> None:
+    """The used and the most bytes of each stream, as the server says at each scrape."""
+    shop.close()
+    with nats_server(home) as server, running(home, *words, "--listen", server.url()) as at:
+        text = ""
+        while "stream=" not in text:
+            text = scraped(at)
+
+    for stream in ("OW_PARCELS", "OW_ANSWERS"):
+        labels = f'{{stream="{stream}",url="{server.url()}"}}'
+        assert f"onceward_nats_stream_bytes{labels} 0.0" in text
+        assert f"onceward_nats_stream_max_bytes{labels} 1.073741824e+09" in text
 
 
 def test_each_process_of_a_team_has_a_port() -> None:

@@ -92,6 +92,16 @@ FIRED: Final[dict[str, tuple[dict[str, str], str, dict[str, str]]]] = {
         "The file of billing cannot be read",
         AGENT,
     ),
+    "OncewardBrokerFills": (
+        {
+            'onceward_nats_stream_bytes{url="nats://b:4222", stream="OW_PARCELS"}': "70",
+            'onceward_nats_stream_bytes{url="nats://b:4222", stream="OW_ANSWERS"}': "100",
+            'onceward_nats_stream_max_bytes{url="nats://b:4222", stream="OW_PARCELS"}': "100",
+            'onceward_nats_stream_max_bytes{url="nats://b:4222", stream="OW_ANSWERS"}': "100",
+        },
+        "OW_PARCELS at nats://b:4222 is 70% full",
+        {"url": "nats://b:4222", "stream": "OW_PARCELS"},
+    ),
     "OncewardCommitsSlow": (
         {
             'onceward_commit_duration_seconds_bucket{agent="billing", le="0.25"}': "0+0x30",

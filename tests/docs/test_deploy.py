@@ -18,6 +18,9 @@ from tests.observe.series import exported
 from onceward import Postbox
 from onceward.ops.cli.app import build
 from onceward.ops.observe import names
+from onceward.ops.observe.listener_metrics import LISTENER_METRICS
+from onceward.ops.observe.nats_metrics import NATS_METRICS
+from onceward.transports.network.nats_setup import FILLING
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -88,11 +91,19 @@ def test_every_metric_that_deserves_an_alarm_has_one() -> None:
     assert set() == told - alarmed - {"onceward_lanes_leased", "onceward_peers"}
 
 
+def test_alarm_and_doctor_call_a_stream_full_at_the_same_fraction() -> None:
+    """Both begin to warn while there is time to look."""
+    [rule] = [rule for rule in rules() if rule["alert"] == "OncewardBrokerFills"]
+
+    assert rule["expr"].endswith(f" >= {FILLING}")
+
+
 def test_the_page_lists_all_metrics() -> None:
     """Each with the words that a scrape has."""
     page = (ROOT / "docs" / "how-to" / "watch-it.md").read_text(encoding="utf-8")
     known = {each.name: each.about for each in (*names.GAUGES, *names.COUNTERS)}
     known |= {each.name: each.about for each in names.DURATIONS.values()}
+    known |= NATS_METRICS | LISTENER_METRICS
 
     assert [] == [name for name in known if f"| `{name}` | {known[name]} |" not in page]
     assert f"| `{names.OLDEST_BY_PEER}` |" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onceward.ops.observe.names import COUNTERS, DURATIONS, GAUGES, OLDEST_BY_PEER, READABLE
+from onceward.ops.observe.nats_metrics import NATS_METRICS
 
 
 def exported() -> dict[str, tuple[str, ...]]:
@@ -13,4 +14,5 @@ def exported() -> dict[str, tuple[str, ...]]:
         for each in DURATIONS.values()
         for part in ("_bucket", "_count", "_sum")
     }
-    return files | {OLDEST_BY_PEER: ("agent", "peer"), READABLE: ("agent",)} | parts
+    brokers = dict.fromkeys(NATS_METRICS, ("url", "stream"))
+    return files | brokers | {OLDEST_BY_PEER: ("agent", "peer"), READABLE: ("agent",)} | parts

@@ -11,10 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.observe.series import exported
 
 from onceward import Agent, Context, Postbox, Reject, Retry, Run
+from onceward.nats import NatsListener, NatsStream
 from onceward.ops.observe import names
 from onceward.ops.observe.exposition import text_of
 from onceward.ops.observe.file_metrics import OTHER, FileMetrics
 from onceward.ops.observe.message_metrics import MessageMetrics
+from onceward.ops.observe.nats_metrics import NatsMetrics
 from onceward.testing import Controls, ManualClock
 
 Series = dict[tuple[str, ...], float]
@@ -255,10 +257,31 @@ def test_every_exported_name_is_listed(tmp_path: Path) -> None:
         box.run_until_idle()
         box.send("b", 1)
         registry.register(FileMetrics([tmp_path]))
+        registry.register(NatsMetrics([Told("nats://broker:4222")]))
         found = scraped(registry)
 
     assert exported().keys() == found.keys()
     assert [] == [name for name, series in found.items() if any(map(math.isnan, series.values()))]
+
+
+class Told(NatsListener):
+    """A listener with one stream that it may see, and one that has no limit."""
+
+    def streams(self) -> list[NatsStream]:
+        """Return both."""
+        return [NatsStream("P", "ok", "", 7, 10), NatsStream("A", "differs", "", 7, 0)]
+
+
+def test_the_streams_of_a_server_are_exported() -> None:
+    """By server and stream; one without a limit is never full, and is not exported."""
+    registry = CollectorRegistry()
+    registry.register(NatsMetrics([Told("nats://broker:4222")]))
+    place = ("P", "nats://broker:4222")
+
+    assert {
+        "onceward_nats_stream_bytes": {place: 7.0},
+        "onceward_nats_stream_max_bytes": {place: 10.0},
+    } == scraped(registry)
 
 
 @pytest.mark.parametrize("name", exported())

@@ -364,6 +364,25 @@ def test_a_stream_warns_before_it_is_full(used: int, level: str) -> None:
     found = asyncio.run(_examined(Told(Client(), "near"), names.PARCELS))
 
     assert (level, f"1 messages, {used} of 10000 bytes") == (found.level, found.found)
+    assert (used, 10_000) == (found.bytes, found.max_bytes)
+
+
+def test_a_listener_says_how_full_the_streams_are(ends: Ends) -> None:
+    """By the connection of an agent that it serves; without one it says nothing."""
+    with pytest.raises(Unreachable):
+        ends.transport(timeout=SOON).deliver(ends.server.url("other"), pushed(recipient="other"))
+    listener = NatsListener(ends.server.url())
+    before = listener.streams()
+    serving = listener(ends.context("far"))
+    ends.stack.callback(serving.close)
+    serving.listen("far", stored)
+    full = until(listener.streams)
+    serving.close()
+
+    assert ([], []) == (before, listener.streams())
+    assert {names.PARCELS: (True, 1 << 30), names.ANSWERS: (False, 1 << 30)} == {
+        each.name: (each.bytes > 0, each.max_bytes) for each in full
+    }
 
 
 def test_a_full_stream_takes_nothing_and_drops_nothing(ends: Ends) -> None:

@@ -13,6 +13,7 @@ import pytest
 from nats.aio.client import Client
 from tests.transports.nats_server import nats_server
 from tests.transports.test_nats import Ends, pushed, stored
+from tests.waiting import until
 
 from onceward.errors import Unreachable
 from onceward.message.parcel import Answer, Parcel
@@ -22,6 +23,7 @@ from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, _content
 from onceward.transports.network.nats_keys import create_seed
 from onceward.transports.network.nats_link import Link
+from onceward.transports.network.nats_listener import NatsListener
 
 USERS = ("near", "far", "mallory")
 STRANGER = "mallory"
@@ -197,6 +199,23 @@ def test_a_user_stores_one_message_of_a_kind_for_each_peer(ends: Ends) -> None:
     assert {names.subject(kind, name, STRANGER) for kind in names.STORED for name in USERS} == set(
         held(ends)
     )
+
+
+def test_a_keeper_sees_the_streams_for_all_agents_of_a_listener(ends: Ends) -> None:
+    """Other agents are refused once for each connection, and are not asked again."""
+    make_streams(ends)
+    listener = NatsListener(ends.server.url())
+    for name in ("near", "far"):
+        serving = listener(ends.context(name))
+        ends.stack.callback(serving.close)
+        serving.listen(name, stored)
+        until(lambda: listener.links)  # the link of near comes first
+        if name == "near":
+            refused = listener.streams(), len(listener.links)
+    seen = until(listener.streams)
+
+    assert ([], 0) == refused
+    assert ["ok", "ok"] == [each.level for each in seen]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def serve(
             raise NothingThere(f"no agent's file is in {folder}: {cure}")
         _refuse_unknown(listening.ask or (), boxes)
         over_http: list[Any] = [*listeners] if is_http(listening.listen) else []
-        watch = stack.enter_context(measuring.serving(boxes, [folder], over_http))
+        watch = stack.enter_context(measuring.serving(boxes, [folder], listeners))
         stack.enter_context(stops(told))
         marks = [ListenerMark(folder, each) for each in over_http]
         for mark in marks:

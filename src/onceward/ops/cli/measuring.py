@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -18,6 +18,7 @@ from onceward.ops.cli.output import note
 
 if TYPE_CHECKING:
     from onceward.http import HttpListener
+    from onceward.nats import NatsListener
 
 Watch = Callable[[Postbox], None]
 TOKEN: Final = "ONCEWARD_METRICS_TOKEN"  # noqa: S105 - the name of a variable
@@ -38,12 +39,12 @@ class Measuring:
         self,
         boxes: Iterable[Postbox],
         places: Iterable[Path],
-        listeners: Iterable[HttpListener] = (),
+        listeners: Iterable[object] = (),
     ) -> Iterator[Watch]:
         """
         For a block, measure *boxes* and serve their metrics and those of the files in *places*.
 
-        The connections of *listeners* are included.
+        The connections of HTTP *listeners* are included, and the streams of NATS listeners.
 
         Yields a function that adds a postbox. Without an address nothing is loaded or measured.
 
@@ -59,7 +60,9 @@ class Measuring:
 
         registry = metrics.new_registry()
         registry.register(metrics.FileMetrics(places))
-        registry.register(metrics.ListenerMetrics(listeners))
+        over_http, over_nats = _by_kind(listeners)
+        registry.register(metrics.ListenerMetrics(over_http))
+        registry.register(metrics.NatsMetrics(over_nats))
         measured = metrics.MessageMetrics(registry, types=self.metrics_type or ())
         opened = list(boxes)
         server = metrics.MetricsServer(
@@ -85,6 +88,15 @@ class Measuring:
         port = str(int(port) + index) if port.isdecimal() and int(port) else port
         kinds = [word for kind in self.metrics_type or () for word in ("--metrics-type", kind)]
         return ["--metrics", f"{host}:{port}", *kinds]
+
+
+def _by_kind(listeners: Iterable[Any]) -> tuple[list[HttpListener], list[NatsListener]]:
+    """Return the listeners of HTTP and of NATS without importing either extra."""
+    given = list(listeners)
+    return (
+        [each for each in given if hasattr(each, "connections")],
+        [each for each in given if hasattr(each, "streams")],
+    )
 
 
 MEASURING: Final = Measuring()

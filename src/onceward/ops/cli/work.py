@@ -138,7 +138,7 @@ def _opened(
 ) -> Iterator[Postbox]:
     """Open a file with its listeners and metrics."""
     ears = [*listening.listeners(), *listening.asking(path)]
-    with Postbox(path, listeners=ears, **options) as box, measuring.serving([box], [path]):
+    with Postbox(path, listeners=ears, **options) as box, measuring.serving([box], [path], ears):
         listening.tell_left(box)
         yield box
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +32,7 @@ from onceward.transports.network.nats import (
 )
 from onceward.transports.network.nats_link import Address, Credentials, Link, new_client
 from onceward.transports.network.nats_ping import pong
+from onceward.transports.network.nats_setup import NatsStream, streams_at
 from onceward.transports.network.shared import Shared
 
 if TYPE_CHECKING:
@@ -52,10 +53,13 @@ AGAIN_MAX: Final = 30
 """Maximum seconds until a parcel that the file could not accept comes again; 1 at first."""
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each new attempt to reach the server; the last is repeated."""
+FORBIDDEN: Final = "permissions violation"
 REASON_MAX: Final = 80
 """Characters of each reason in an answer that would be too large for the server."""
 CLOSE_WITHIN: Final = 30.0
 """Seconds that ``close`` waits for parcels that are being accepted."""
+STREAMS_WITHIN: Final = 3.0
+"""Seconds in which ``streams`` returns; a scraper waits 10 s by default."""
 CANCEL_AGAIN: Final = CLOSE_WITHIN + 5
 """Seconds after which ``close`` repeats the cancellation."""
 
@@ -91,11 +95,33 @@ class NatsListener:
         self.url, self.servers, self._tls = url, Address.parse(url).servers, tls
         self.shared = Shared(_start, _stop)
         """The loop and the threads of all postboxes."""
+        self.links: dict[Link, asyncio.AbstractEventLoop] = {}
+        """Open connections of agents that may examine the streams, as far as is known."""
 
     def __call__(self, context: TransportContext) -> NatsBinding:
         """Return the listener of one postbox; raises InvalidArgument without the extra."""
         new_client()
         return NatsBinding(self, context, Credentials(context.folder, self._tls))
+
+    def streams(self) -> list[NatsStream]:
+        """
+        Ask the server for its streams over the connection of an agent that may see them.
+
+        Return none if there is no such connection, or no answer within 3 s. With users only a
+        keeper may see them; another agent is refused once for each connection.
+        """
+        for link, loop in self.links.copy().items():
+            asked = asyncio.run_coroutine_threadsafe(streams_at(link), loop)
+            try:
+                found = asked.result(STREAMS_WITHIN)
+            except (TimeoutError, CancelledError):
+                asked.cancel()
+                return []
+            if all(each.level != "hidden" for each in found):
+                return found
+            if any(FORBIDDEN in each.found.lower() for each in found):
+                self.links.pop(link, None)
+        return []
 
 
 class NatsBinding:
@@ -138,11 +164,13 @@ class NatsBinding:
                     await inbox.open(link)
                     _raise_lost_cancellation()
                     failures = 0
+                    self._listener.links[link] = asyncio.get_running_loop()
                     await inbox.take_all(link)
                 except asyncio.CancelledError:
                     await inbox.end(link)
                     raise
                 finally:
+                    self._listener.links.pop(link, None)
                     await link.close()
             except Unreachable as error:
                 level: Level = "debug" if failures else "warning"

@@ -49,6 +49,10 @@ class NatsStream:
     invisible, ``filling`` has used 70 % of its bytes.
     """
     found: str
+    bytes: int = 0
+    """Used bytes; 0 unless the stream is visible."""
+    max_bytes: int = 0
+    """Maximum bytes; 0 if there is none, or the stream is not visible."""
 
 
 def make_user(
@@ -103,7 +107,7 @@ def make_streams(
         raise InvalidArgument(f"replicas must be from 1 to {names.REPLICAS_MAX}, not {replicas}")
 
     async def make(link: Link) -> list[NatsStream]:
-        before = await _all(link)
+        before = await streams_at(link)
         await link.make_streams(replicas, max_bytes)
         return before
 
@@ -119,10 +123,11 @@ def examine(url: str, home: Path, agent: str) -> list[NatsStream]:
         Unreachable: the server is unreachable, or refuses the agent.
 
     """
-    return _over(url, home, agent, _all)
+    return _over(url, home, agent, streams_at)
 
 
-async def _all(link: Link) -> list[NatsStream]:
+async def streams_at(link: Link) -> list[NatsStream]:
+    """Return the streams as the agent of *link* sees them."""
     return [await _examined(link, name) for name in names.STREAMS]
 
 
@@ -133,16 +138,27 @@ async def _examined(link: Link, name: str) -> NatsStream:
         return NatsStream(name, "hidden", str(error))
     if told is None:
         return NatsStream(name, "missing", "there is no such stream")
-    config, state = told["config"], told["state"]
+    return NatsStream(
+        name,
+        *_level(name, told["config"], told["state"]),
+        bytes=int(told["state"]["bytes"]),
+        max_bytes=max(0, int(told["config"].get("max_bytes", 0))),
+    )
+
+
+def _level(
+    name: str, config: Mapping[str, Any], state: Mapping[str, Any]
+) -> tuple[StreamLevel, str]:
+    """Return the worst that there is to say about a stream, and what was found."""
     if unsafe := [each for each in FORGING if config.get(each)]:
-        return NatsStream(name, "unsafe", f"has {', '.join(unsafe)}")
-    if other := _differences(config, names.STREAMS[name]):
-        return NatsStream(name, "differs", ", ".join(other))
-    used, limit = int(state["bytes"]), int(config["max_bytes"])
+        return "unsafe", f"has {', '.join(unsafe)}"
+    used, limit = int(state["bytes"]), int(config.get("max_bytes", 0))
     said = f"{state['messages']} messages, {used} of {limit} bytes"
+    other = _differences(config, names.STREAMS[name])
     # a full stream of answers drops the oldest, which costs a push; one of parcels refuses all
-    filling = config["discard"] == "new" and used >= FILLING * limit
-    return NatsStream(name, "filling" if filling else "ok", said)
+    if config.get("discard") == "new" and 0 < FILLING * limit <= used:
+        return "filling", ", ".join([said, *other])
+    return ("differs", ", ".join(other)) if other else ("ok", said)
 
 
 def _differences(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
