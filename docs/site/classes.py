@@ -54,7 +54,7 @@ SECTIONS = {
         "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "
         "AsyncSchedules AsyncLimits AsyncSessions AsyncAgentFile"
     ),
-    "Settings and policies": "Settings RetryPolicy",
+    "Settings and policies": "Settings Tuning RetryPolicy",
     "Hooks": ("LogHook AuditLog Observer Sending Handling SendFacts Attempt"),
     "For transports": (
         "Transport Features Parcel ParcelFrame Receipt Answer Frame FunctionTransport"
@@ -85,7 +85,7 @@ OBJECTS = {"StepDecorator": "step"}
 
 BOUNDED = re.compile(r"Annotated\[([^,\[\]]+), [^\]]*\]")
 SPANS = re.compile(r"(?<=: )(?:Seconds|Positive)\b")
-ELSEWHERE = ("Settings", "Frame")
+ELSEWHERE = ("Settings", "Tuning", "Frame")
 """Models whose fields have a page of their own."""
 
 

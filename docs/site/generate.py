@@ -42,6 +42,8 @@ KINDS = {
     str: "text",
     tuple: "list of texts",
     dict: "table of lists",
+    Path: "path",
+    settings.Tuning: "`Tuning`, below",
     RetryPolicy: "`RetryPolicy`, or text such as `5x 1s..10s`",
 }
 """Type of a setting by its class."""
@@ -157,15 +159,6 @@ def events_page() -> str:
 
 def settings_page() -> str:
     """Return the page of the settings."""
-    notes = {
-        field.name: field.note.replace("\n", " ")
-        for field in readers.fields(readers.find(settings.Settings))
-    }
-    rows = [("setting", "type", "default", "may be", "meaning")]
-    rows += [
-        (code(name), _kind(info), code(_value(info.default)), _bounds(info), notes[name])
-        for name, info in settings.Settings.model_fields.items()
-    ]
     return page(
         "Settings",
         flow(
@@ -175,17 +168,34 @@ def settings_page() -> str:
             "setting "
             "wins. Spans are seconds, sizes are bytes.",
         ),
-        table(*rows),
+        _settings_table(settings.Settings),
         "`ONCEWARD_DISABLED=1` in the environment switches sending, pushing and handling off for "
         "one process.",
         "`Settings.five_minutes(**overrides)`: "
         + inspect.cleandoc(settings.Settings.five_minutes.__doc__ or ""),
+        "## Tuning",
+        inspect.cleandoc(settings.Tuning.__doc__ or "").replace("``", "`"),
+        _settings_table(settings.Tuning),
     )
+
+
+def _settings_table(model: type[settings.Settings | settings.Tuning]) -> str:
+    notes = {
+        field.name: field.note.replace("\n", " ") for field in readers.fields(readers.find(model))
+    }
+    rows = [("setting", "type", "default", "may be", "meaning")]
+    rows += [
+        (code(name), _kind(info), code(_value(info.default)), _bounds(info), notes[name])
+        for name, info in model.model_fields.items()
+    ]
+    return table(*rows)
 
 
 def _value(default: Any) -> str:
     if isinstance(default, RetryPolicy):
         return str(default)
+    if isinstance(default, settings.Tuning):
+        return "Tuning()"
     return (
         f"{default:_}"
         if isinstance(default, int) and not isinstance(default, bool)

@@ -88,8 +88,8 @@ def stubs() -> dict[str, Stub]:
         "settings.md": Stub(
             "Settings",
             "Settings with types, defaults and limits, each with its meaning in the source.",
-            "python3 -m inspect onceward.message.settings:Settings",
-            {"message/settings.py": settings.Settings.model_fields},
+            "python3 -m inspect onceward.message.settings",
+            {"message/settings.py": settings.Settings.model_fields | settings.Tuning.model_fields},
         ),
         "spark.md": Stub(
             "Fleets on Spark",

@@ -27,7 +27,7 @@ if _typing.TYPE_CHECKING:
     from onceward.message.body import Msg
     from onceward.message.record import MessageRecord, Ticket
     from onceward.message.retry import RetryPolicy
-    from onceward.message.settings import Settings
+    from onceward.message.settings import Settings, Tuning
 
 __all__ = [
     "Agent",
@@ -55,6 +55,7 @@ __all__ = [
     "Settings",
     "Ticket",
     "Transaction",
+    "Tuning",
     "errors",
     "step",
 ]
@@ -85,6 +86,7 @@ _MODULES = {
     "Settings": "message.settings",
     "Ticket": "message.record",
     "Transaction": "core.send.block",
+    "Tuning": "message.settings",
     "errors": "errors",
     "step": "features.steps.decorator",
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from onceward import Tuning
 from onceward.errors import FileLimit, InvalidArgument, OutboxLimit, Paused, RateLimited
 
 
@@ -81,7 +82,7 @@ def test_a_limit_that_its_scope_does_not_have_is_refused(
 
 def test_a_rate_at_the_door(home: Any) -> None:
     """A receiver takes from each sender what its bucket holds, and the rest when it was filled."""
-    door, sender = home.open("door"), home.open("sender", parcel_max_messages=1)
+    door, sender = home.open("door"), home.open("sender", tuning=Tuning(parcel_max_messages=1))
     door.limits.set("accept", rate=1, burst=2)
     for n in range(3):
         sender.send("door", n)

@@ -17,7 +17,7 @@ from tests.bench.measure import Goal, Result
 from tests.bench.plan import Plan
 from tests.bench.sink import Sink, box_with
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 
 SMALL: Final = 10_000
 LARGE: Final = 1_000_000
@@ -110,7 +110,7 @@ def _compared(
 def _packed(path: Path, frames: int) -> float:
     """Return the microseconds per message to pack and settle it, over a few parcels."""
     sink = Sink(PARCELS + 1)
-    with box_with(path, sink, start=False, parcel_max_messages=frames) as box:
+    with box_with(path, sink, start=False, tuning=Tuning(parcel_max_messages=frames)) as box:
         box.run_until_idle()
     return 1e6 * (sink.came[-1] - sink.came[0]) / sum(sink.messages[:-1])
 

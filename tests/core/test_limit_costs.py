@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.core.test_statements import Counted
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 
 Open = Callable[..., Postbox]
 
@@ -17,7 +17,7 @@ def handled(opened: Open, messages: int, **options: Any) -> list[str]:
     """Return the statements of a round that claims and handles so many messages of one lane."""
     agent = Agent(f"bob{messages}{len(options)}{'rate' in options}")
     agent.on("job", **options)(lambda _: None)
-    box = opened(agent, share_commit_for=60)
+    box = opened(agent, tuning=Tuning(share_commit_for=60))
     for n in range(messages):
         box.send(agent.name, n, type="job")
     box._dispatcher.run_due()
@@ -46,7 +46,7 @@ def test_a_batch_costs_statements_by_the_call(opened: Open) -> None:
     """Claiming, handling and settling a hundred messages takes as many as ten."""
     agent = Agent("bob")
     agent.on("job", batch=100)(lambda _: None)
-    box = opened(agent, share_commit_for=60)
+    box = opened(agent, tuning=Tuning(share_commit_for=60))
     costs: list[int] = []
     worker: Any = box._runners[0]
     for count in (10, 100):

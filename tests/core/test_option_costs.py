@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.core.test_statements import Counted
 
-from onceward import Agent, Context, Depends, Postbox, RetryPolicy
+from onceward import Agent, Context, Depends, Postbox, RetryPolicy, Tuning
 from onceward.events import Event
 from onceward.hooks import Observer, observe
 from onceward.testing import Controls
@@ -55,7 +55,7 @@ class Program:
         agent = Agent(f"{self.name}{messages}")
         agent.on("job", **self.options)(self.handler)
         agent.on("other", **self.other)(plain)
-        box = opened(agent, share_commit_for=60)
+        box = opened(agent, tuning=Tuning(share_commit_for=60))
         self.prepare(box)
         box.send(agent.name, -1, type="job")  # the first message reads limits and prepares
         box.run_until_idle()

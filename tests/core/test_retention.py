@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.bench import fill
 
-from onceward import Postbox
+from onceward import Postbox, Tuning
 from onceward.core import maintenance
 from onceward.core.rows import dead_letters, inbox
 from onceward.file.transaction import Rows
@@ -40,7 +40,7 @@ class Pair:
         options: dict[str, Any] = {
             "testing": Controls(clock=clock),
             "retention": HOUR,
-            "retention_slice": 7,
+            "tuning": Tuning(retention_slice=7),
         }
         self.receiver = opened("b", **options)
         self.sender = opened("a", **options)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 import onceward
 import onceward.types
-from onceward import Postbox, Settings
+from onceward import Postbox, Settings, Tuning
 from onceward.fleet import columns
 from onceward.message import vocabulary
 from onceward.message.parcel import Durability, ReceiptState
@@ -266,7 +266,8 @@ def _members(kind: type) -> list[str]:
     return [
         name
         for base in kind.__mro__
-        if base.__module__.startswith("onceward.") and base.__name__ not in {"Settings", "Frame"}
+        if base.__module__.startswith("onceward.")
+        and base.__name__ not in {"Settings", "Tuning", "Frame"}
         for name, value in vars(base).items()
         if not name.startswith("_") and (callable(value) or isinstance(value, property))
     ]
@@ -279,8 +280,8 @@ def test_types_are_shown_as_users_write_them(reference: dict[str, str]) -> None:
 
     api = "".join(text for name, text in reference.items() if name.startswith("api"))
     assert [] == re.findall(r"Annotated\[|: Seconds\b", api)
-    assert set(Settings.model_fields) == kinds.keys()
-    assert ("true or false", "whole number", "list of texts", "text") == tuple(
+    assert {*Settings.model_fields, *Tuning.model_fields} == kinds.keys()
+    assert ("true or false", "whole number", "list of texts", "path") == tuple(
         kinds[name] for name in ("search", "max_body", "topics", "audit")
     )
     assert {"seconds, timedelta, or text such as `2h30m`"} == {kinds["lease"], kinds["retention"]}

@@ -231,7 +231,7 @@ def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
     box.session("s").send("b", 0)
     with Postbox(tmp_path / "a.db", start=False) as other:
         other.limits.set("session", "s", messages=2, overflow=overflow)
-    long = "x" * (box._settings.body_threshold + 1)
+    long = "x" * (box._settings.tuning.body_threshold + 1)
     session = box.session("s")
     outcomes = queue_of(
         box,

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Any
 
-from onceward import Agent, Context, Msg, Postbox
+from onceward import Agent, Context, Msg, Postbox, Tuning
 
 BRISK: dict[str, Any] = {
     "lease": 2.0,
@@ -78,7 +78,7 @@ def limited(home: Path, name: str) -> None:
 
 def relay(home: Path, name: str) -> None:
     """Carry mail until stdin ends."""
-    with Postbox(home / f"{name}.db", agent=name, parcel_max_messages=7, **BRISK):
+    with Postbox(home / f"{name}.db", agent=name, tuning=Tuning(parcel_max_messages=7), **BRISK):
         say("ready")
         until_told()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from onceward import Tuning
 from onceward.metrics import FileMetrics, new_registry, text_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ MANY = 101
 
 def test_the_gauges_show_what_an_absent_peer_has_not_stored(world: World) -> None:
     """Pending are all messages that the peer has not stored, those of its stored parcel, too."""
-    shop = world.open("shop", hold_unknown=True, parcel_max_messages=40)
+    shop = world.open("shop", hold_unknown=True, tuning=Tuning(parcel_max_messages=40))
     for n in range(MANY):
         shop.send("billing", n)
     for _ in range(4):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, BatchContext, Drop, Msg, Postbox, Reject, Retry
+from onceward import Agent, BatchContext, Drop, Msg, Postbox, Reject, Retry, Tuning
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.errors import InvalidArgument
 from onceward.testing import Controls, Harness
@@ -128,7 +128,7 @@ def test_no_heartbeat_commits_a_part_of_a_batch(
     def take(orders: list[Order], ctx: BatchContext) -> None:
         ctx.tx.executemany("INSERT INTO effects VALUES (?)", [(order.n,) for order in orders])
 
-    box = world.open(agent, share_commit_for=0)
+    box = world.open(agent, tuning=Tuning(share_commit_for=0))
     with box.begin() as tx:
         tx.execute(TABLE)
     send(box, 1, 2, 3)

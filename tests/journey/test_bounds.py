@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.children import PYTHON, run, side_by_side
 
-from onceward import Agent, AsyncPostbox, Msg, Postbox
+from onceward import Agent, AsyncPostbox, Msg, Postbox, Tuning
 from onceward.errors import FileLimit, InvalidArgument, OutboxLimit, RateLimited
 from onceward.events import Dropped, NearlyFull
 from onceward.message.events import Event
@@ -418,7 +418,7 @@ def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
     """
     billing, shop, other = (
         world.open("billing"),
-        world.open("shop", parcel_max_messages=3),
+        world.open("shop", tuning=Tuning(parcel_max_messages=3)),
         world.open("other"),
     )
     billing.limits.set("accept", rate=10, burst=4)
@@ -567,7 +567,7 @@ def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
     shop.peers.subscribe("b", "news")
     with Postbox(world.path("shop"), start=False) as other:
         other.limits.set("session", "*", messages=2, overflow="drop_old")
-    pad = "x" * shop._settings.body_threshold if long else ""
+    pad = "x" * shop._settings.tuning.body_threshold if long else ""
     if way == "many":
         ids = shop.send_many(("b", f"{n}{pad}") for n in range(25))
     else:

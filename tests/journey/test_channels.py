@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from tests.children import PYTHON, side_by_side
 
-from onceward import Postbox
+from onceward import Postbox, Tuning
 from onceward.core.rows.inbox import NEXT_CAME, NEXT_IN
 from onceward.errors import (
     ChannelRefused,
@@ -1116,7 +1116,7 @@ def test_a_broken_directory_stops_no_checkpoint(world: World) -> None:
     team(world, "a")
     world.shut()
     (world.home / "directory.db").write_bytes(b"no database " * 1000)
-    box = world.open("a", wal_limit=1 << 20)
+    box = world.open("a", tuning=Tuning(wal_limit=1 << 20))
     for _ in range(3):
         box.send("a", "x" * 500_000)
     with pytest.raises(OncewardError):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Msg, Postbox
+from onceward import Msg, Postbox, Tuning
 from onceward.errors import InvalidMessage, OutboxLimit, Paused, UnknownRecipient
 
 from .conftest import World
@@ -172,7 +172,7 @@ def test_bytes_are_stored_beside_too(world: World) -> None:
 
 def test_the_threshold_is_a_setting(world: World) -> None:
     """A higher threshold keeps long bodies in their messages."""
-    alice, _bob = world.open("alice", body_threshold=10_000), world.open("bob")
+    alice, _bob = world.open("alice", tuning=Tuning(body_threshold=10_000)), world.open("bob")
     alice.send("bob", LONG)
 
     assert [(0,)] == rows(alice, "SELECT count(*) FROM _onceward_bodies")

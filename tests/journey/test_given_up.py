@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.journey.counted import Job, counting, effects
 
-from onceward import Postbox
+from onceward import Postbox, Tuning
 from onceward.errors import OutboxLimit
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def given_up(world: World, **options: Any) -> tuple[Postbox, Postbox, str]:
     The first message expired after the answer was lost, the second is processed at its
     recipient and its receipt has not come back. Other messages fill the parcel in flight.
     """
-    shop, billing = world.wired("shop", counting(), parcel_max_messages=2, **options)
+    shop, billing = world.wired("shop", counting(), tuning=Tuning(parcel_max_messages=2), **options)
     shop.send("billing", Job(n=1), ttl=10)
     second = shop.send("billing", Job(n=2))
     world.wire.script = ["lost"]
@@ -113,7 +113,7 @@ def give_up(world: World) -> None:
 
 def test_a_restored_sender_that_gives_up_a_parcel_repeats_nothing(world: World) -> None:
     """A recipient that has accepted more than the sender knows judges every message by its id."""
-    shop, _ = world.wired("shop", counting(), parcel_max_messages=1)
+    shop, _ = world.wired("shop", counting(), tuning=Tuning(parcel_max_messages=1))
     shop.send("billing", Job(n=1), ttl=10)
     known = shop.send("billing", Job(n=2))
     world.wire.script = ["down"]

@@ -13,7 +13,7 @@ import pytest
 from tests.children import PYTHON, Child
 from tests.waiting import until
 
-from onceward import Agent, Msg, Postbox, Retry
+from onceward import Agent, Msg, Postbox, Retry, Tuning
 from onceward.core.handle.worker import Worker
 from onceward.errors import InvalidArgument
 from onceward.features.handler_limits.limits import HandlerLimits, WorkerGate
@@ -71,7 +71,7 @@ def noting(**options: Any) -> tuple[Agent, list[int]]:
 def test_sessions_take_turns(world: World) -> None:
     """A session with a backlog does not keep younger messages of other sessions waiting."""
     agent, called = noting()
-    box = world.open(agent, claim_messages=1)
+    box = world.open(agent, tuning=Tuning(claim_messages=1))
     for n in range(1, 6):
         box.session("long").send("bob", Job(n=n))
     for name, n in (("short", 11), ("other", 21), ("other", 22)):
@@ -84,7 +84,7 @@ def test_sessions_take_turns(world: World) -> None:
 def test_urgent_messages_come_before_turns(world: World) -> None:
     """Priority is asked before the turn: a backlog of urgent messages is handled first."""
     agent, called = noting()
-    box = world.open(agent, claim_messages=1)
+    box = world.open(agent, tuning=Tuning(claim_messages=1))
     box.session("slow").send("bob", Job(n=9))
     for n in (1, 2, 3):
         box.session("fast").send("bob", Job(n=n), priority="urgent")

@@ -17,7 +17,7 @@ import apsw
 import pytest
 from pydantic import field_validator
 
-from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry
+from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry, Tuning
 from onceward.errors import InvalidArgument, StoreError
 from onceward.events import Enqueued
 from onceward.message.events import Event
@@ -613,7 +613,7 @@ def test_poison_at_the_end_of_a_batch_is_found_soon(world: World) -> None:
         if job.n == 19:
             raise world.crash
 
-    shop, billing = prepared(world, work, attempts=3, share_commit_for=3600)
+    shop, billing = prepared(world, work, attempts=3, tuning=Tuning(share_commit_for=3600))
     shop.send_many([("billing", Job(n=n)) for n in range(20)])
     shop.run_until_idle()
     world.claim_many(billing, 200)
@@ -732,7 +732,7 @@ def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -
         assert message is not None
         message.reject("taken")
 
-    shop, billing = prepared(world, work, share_commit_for=0)
+    shop, billing = prepared(world, work, tuning=Tuning(share_commit_for=0))
     for n in (1, 2, 3):
         shop.session(f"s{n}").send("billing", Job(n=n))
     shop.run_until_idle()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.events import Acked, DeliveryFailed
 from onceward.transports.function import FunctionTransport
 
@@ -242,7 +242,7 @@ def test_a_factory_that_hangs_keeps_no_carrier_from_other_peers(
         agent="shop",
         transports={"slow": make, "function": FunctionTransport(take)},
         deliver_timeout=0.05,
-        carriers=4,
+        tuning=Tuning(carriers=4),
         stop_timeout=0.1,
     ) as shop:
         with shop.begin() as tx:

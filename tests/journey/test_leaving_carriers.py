@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.core.deliver import delivery
 from onceward.core.deliver.carriers import BusyPeers
 from onceward.core.handle import worker
@@ -69,7 +69,7 @@ def shop(tmp_path: Path, peer: Peer) -> Iterator[Postbox]:
         agent="shop",
         transports={"function": FunctionTransport(peer)},
         poll_interval=0,
-        parcel_max_messages=2,
+        tuning=Tuning(parcel_max_messages=2),
         breaker_failures=5,
     ) as box:
         box.peers.add("peer", "function:x")

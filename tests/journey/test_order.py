@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward import Agent, Context, Msg, Postbox
+from onceward import Agent, Context, Msg, Postbox, Tuning
 from onceward.message.names import PriorityName
 from onceward.testing import Controls
 
@@ -56,7 +56,9 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
     The wire has random faults, and processes crash and restart at random.
     """
     dice = random.Random(seed)
-    shop, billing = world.wired("shop", noting(), parcel_max_messages=2, delivery_attempts=10_000)
+    shop, billing = world.wired(
+        "shop", noting(), tuning=Tuning(parcel_max_messages=2), delivery_attempts=10_000
+    )
     sent = dict.fromkeys("abc", 0)
     for _ in range(60):
         for _ in range(dice.randrange(3)):
@@ -85,7 +87,7 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
 
 def test_two_dispatchers_take_turns(world: World) -> None:
     """Two engines on one file never push to one peer at a time, and the order always holds."""
-    shop, billing = world.wired("shop", noting(), parcel_max_messages=1)
+    shop, billing = world.wired("shop", noting(), tuning=Tuning(parcel_max_messages=1))
     rival = Postbox(
         world.path("shop"),
         agent="shop",
@@ -148,7 +150,7 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
 
 def test_urgent_mail_overtakes(world: World) -> None:
     """Mail that waits is handed over by priority first, by age second."""
-    shop, billing = world.wired("shop", noting(), parcel_max_messages=1)
+    shop, billing = world.wired("shop", noting(), tuning=Tuning(parcel_max_messages=1))
     names: tuple[PriorityName, ...] = ("background", "low", "normal", "high", "urgent", "critical")
     for n, priority in enumerate(names):
         shop.send("billing", Job(lane="x", n=n), priority=priority)

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.core.deliver.parcels import ParcelGrowth
 from onceward.core.rows import receipts
 from onceward.errors import ParcelTooLarge
 from onceward.message.parcel import Answer, Parcel, Receipt
-from onceward.message.settings import Settings
 from onceward.message.wire import encode_parcel
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
@@ -246,7 +246,7 @@ class Distant:
         """Hold nothing."""
 
 
-def counts(folder: Path, seconds: float, messages: int, **settings: int) -> list[int]:
+def counts(folder: Path, seconds: float, messages: int, **tuning: Any) -> list[int]:
     """Return how many messages each parcel holds of a backlog that is sent over a way."""
     folder.mkdir()
     clock = ManualClock()
@@ -258,7 +258,7 @@ def counts(folder: Path, seconds: float, messages: int, **settings: int) -> list
             start=False,
             transports={"distant": way},
             testing=Controls(clock=clock),
-            settings=Settings.merge(None, {"parcel_max_messages": 50, **settings}),
+            tuning=Tuning(**{"parcel_max_messages": 50} | tuning),
         ) as near,
         Postbox(folder / "far.db", agent="distant-far", start=False, testing=Controls(clock=clock)),
     ):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, Msg, Postbox
+from onceward import Agent, Msg, Postbox, Tuning
 from onceward.core.deliver import dispatcher
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.parcels import InFlight
@@ -517,7 +517,11 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
 
     transports = {"function": FunctionTransport(carry)}
     box = Postbox(
-        world.path("shop"), agent="shop", transports=transports, parcel_max_messages=1, ack="stored"
+        world.path("shop"),
+        agent="shop",
+        transports=transports,
+        tuning=Tuning(parcel_max_messages=1),
+        ack="stored",
     )
     box.peers.add("slow", "function:x")
     first, second = box.send_many([("slow", Job(n=1)), ("slow", Job(n=2))])

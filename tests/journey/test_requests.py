@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Ticket
+from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Ticket, Tuning
 from onceward.core.send import requests
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, InvalidMessage, RequestFailed
 from onceward.message.frame import digest
@@ -308,7 +308,7 @@ def test_a_request_with_spaces_in_its_frame_fails_at_its_ack(world: World) -> No
 def test_a_reply_may_travel_behind_its_receipt(world: World) -> None:
     """A request whose reply waits behind other messages stays open until the reply arrives."""
     shop = world.open("shop")
-    oracle = world.open(answering(), parcel_max_messages=1)
+    oracle = world.open(answering(), tuning=Tuning(parcel_max_messages=1))
     oracle.peers.add("shop", "wire:shop")
     oracle.send_many([("shop", n) for n in range(2)])
     ticket = shop.request("oracle", Ask(n=1))

@@ -28,6 +28,7 @@ from onceward import (
     Retry,
     RetryPolicy,
     Run,
+    Tuning,
     step,
 )
 from onceward.errors import (
@@ -215,7 +216,7 @@ def test_no_lock_is_held_while_the_function_runs(world: World) -> None:
         else:
             ctx.step(look)
 
-    box = world.open(agent, busy_timeout=2, share_commit_for=60)
+    box = world.open(agent, busy_timeout=2, tuning=Tuning(share_commit_for=60))
     for n in (1, 2):
         box.send("bob", Job(n=n))
     world.claim_many(box, 10)

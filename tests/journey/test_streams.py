@@ -21,6 +21,7 @@ from onceward import (
     Reject,
     RetryPolicy,
     Run,
+    Tuning,
     step,
 )
 from onceward.core.run.threads import EngineThreads
@@ -118,7 +119,7 @@ def test_chunks_are_read_before_the_handler_ends(
             )
         stream.append("e")
 
-    box = world.open(writing(work), stream_batch_bytes=40)
+    box = world.open(writing(work), tuning=Tuning(stream_batch_bytes=40))
     sent = box.send("bob", Job(n=1))
     world.settle()
 
@@ -216,7 +217,7 @@ def test_the_output_of_a_step_is_committed_with_its_result(world: World, tx: boo
         ctx.step(turn, tx=tx)
         there.append(box.query("SELECT count(*) FROM onceward_output_chunks"))
 
-    box = world.open(writing(work), stream_batch_for=60)
+    box = world.open(writing(work), tuning=Tuning(stream_batch_for=60))
     box.send("bob", Job(n=1))
     world.settle()
 
@@ -510,7 +511,7 @@ def test_a_batch_is_one_commit_and_the_last_one_is_the_handlers(world: World) ->
         for n in range(1, 1500):
             stream.append(n)
 
-    box = world.open(writing(work), stream_batch_bytes=1 << 20)
+    box = world.open(writing(work), tuning=Tuning(stream_batch_bytes=1 << 20))
     sent = box.send("bob", Job(n=1))
     assert box._db._con is not None
     box._db._con.exec_trace = lambda _, sql, __: seen.append(sql.strip().split()[0]) or True  # type: ignore[func-returns-value]
@@ -529,7 +530,9 @@ def test_a_pause_leaves_no_chunk_behind(tmp_path: Path) -> None:
         ctx.stream().append("first")
         assert go_on.wait(30)
 
-    with Postbox(tmp_path / "bob.db", agent=writing(work), stream_batch_for=0.01) as box:
+    with Postbox(
+        tmp_path / "bob.db", agent=writing(work), tuning=Tuning(stream_batch_for=0.01)
+    ) as box:
         following = box.follow(box.send("bob", Job(n=1)), timeout=30)
         first = next(following)
         go_on.set()
@@ -627,7 +630,7 @@ def test_output_of_a_batch_that_is_well_leaves_with_its_commit(world: World) -> 
             ctx.stream(message, "told").append(job.n)
         seen.clear()
 
-    box = world.open(agent, stream_batch_for=60)
+    box = world.open(agent, tuning=Tuning(stream_batch_for=60))
     sent = [box.send("bob", Job(n=n)) for n in range(2)]
     assert box._db._con is not None
     box._db._con.exec_trace = lambda _, sql, __: seen.append(sql) or True  # type: ignore[func-returns-value]
@@ -717,7 +720,9 @@ def test_chunks_of_a_transaction_wait_for_no_thread_that_waits_for_it(tmp_path: 
 
         ctx.step(turn, tx=True)
 
-    with Postbox(tmp_path / "bob.db", agent=writing(work), stream_batch_for=0.002) as box:
+    with Postbox(
+        tmp_path / "bob.db", agent=writing(work), tuning=Tuning(stream_batch_for=0.002)
+    ) as box:
         sent = [box.send("bob", Job(n=n)) for n in range(20)]
         bodies = [
             [item.body for item in box.follow(each, timeout=30) if isinstance(item, Chunk)]

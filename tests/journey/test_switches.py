@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, Context, Msg, Postbox
+from onceward import Agent, Context, Msg, Postbox, Tuning
 from onceward.errors import OutboxLimit, Paused
 from onceward.message.events import Event
 
@@ -80,7 +80,7 @@ def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
 
 def test_freezing_stops_a_push_after_the_parcel_under_way(world: World) -> None:
     """A queue of many parcels is not emptied after the switch was thrown."""
-    shop, _ = world.wired("shop", noting([]), parcel_max_messages=1)
+    shop, _ = world.wired("shop", noting([]), tuning=Tuning(parcel_max_messages=1))
     shop.send_many([("billing", Job(n=n)) for n in range(5)])
     world.wire.on_push = lambda _: shop.file.pause()
     shop.run_until_idle()
@@ -235,7 +235,7 @@ def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
     """
     ran: list[int] = []
     billing = world.open(noting(ran), max_inbox=3)
-    shop = world.open("shop", parcel_max_messages=2, delivery_attempts=3)
+    shop = world.open("shop", tuning=Tuning(parcel_max_messages=2), delivery_attempts=3)
     shop.peers.add("billing", "wire:billing")
     shop.send_many([("billing", Job(n=n)) for n in range(8)])
     shop.run_until_idle()
@@ -268,7 +268,7 @@ def test_the_receivers_limit_holds_for_every_writer(world: World) -> None:
     """A sender that writes into the file of a stopped agent keeps to that agent's limit."""
     world.open("billing", max_inbox=3)
     world.shut()
-    shop = world.open("shop", parcel_max_messages=1)
+    shop = world.open("shop", tuning=Tuning(parcel_max_messages=1))
     shop.send_many([("billing", Job(n=n)) for n in range(8)])
     world.settle()
     billing = world.open("billing")

@@ -13,7 +13,7 @@ from tests.journey.conftest import World
 from tests.journey.counted import Job, counting, effects
 from tests.waiting import until
 
-from onceward import Agent, Message, Postbox
+from onceward import Agent, Message, Postbox, Tuning
 from onceward.message.events import Event, MessageBound, MessageEvent
 
 LIMIT = 60.0
@@ -283,7 +283,7 @@ def test_stored_may_be_enough(file: Path) -> None:
 
 def test_more_than_a_parcel_is_taken_in_order(file: Path) -> None:
     """What exceeds the messages of a parcel follows, without another send."""
-    with opened(file, parcel_max_messages=3) as box:
+    with opened(file, tuning=Tuning(parcel_max_messages=3)) as box:
         with box.begin() as tx:
             for body in range(10):
                 tx.send("shop", body)

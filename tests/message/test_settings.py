@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward import RetryPolicy, Settings
+from onceward import RetryPolicy, Settings, Tuning
 from onceward.errors import InvalidArgument
 
 DAY = 86_400.0
@@ -82,9 +82,11 @@ def test_the_nearest_word_wins(
         ("retention", 1e300),
         ("workers", 0),
         ("workers", 257),
-        ("parcel_max_messages", 0),
-        ("parcel_max_bytes", 1),
-        ("wal_limit", 0),
+        ("tuning", {"parcel_max_messages": 0}),
+        ("tuning", {"parcel_max_bytes": 1}),
+        ("tuning", {"wal_limit": 0}),
+        ("tuning", {"no": 0}),
+        ("tuning", 5),
         ("durability", "paranoid?"),
         ("ack", "maybe"),
         ("count_unreachable_attempts", ""),
@@ -97,6 +99,28 @@ def test_values_out_of_bounds_are_refused(name: str, value: object) -> None:
     """A setting that could not work, overflow or mean anything fails when the postbox is opened."""
     with pytest.raises(InvalidArgument, match="settings"):
         Settings.merge(None, {name: value})
+
+
+def test_tuning_is_merged_by_its_fields() -> None:
+    """Each field comes from the nearest place that sets it; the environment has flat names."""
+    loaded = Settings.merge(
+        Settings(tuning=Tuning(carriers=2, claim_messages=3)),
+        {"tuning": Tuning(claim_messages=4)},
+        env={"ONCEWARD_CARRIERS": "8", "ONCEWARD_RETENTION_SLICE": "5"},
+        project={"tuning": {"retention_slice": 6, "wal_limit": 2 << 20}},
+    )
+
+    assert Tuning(carriers=2, claim_messages=4, retention_slice=5, wal_limit=2 << 20) == (
+        loaded.tuning
+    )
+    assert Tuning() == Settings.merge(None, {}).tuning
+
+
+@pytest.mark.parametrize("given", [{"carriers": 0}, {"carrier": 8}])
+def test_a_bad_tuning_is_refused(given: Any) -> None:
+    """A value out of its bounds, or a name that does not exist, is told at once."""
+    with pytest.raises(InvalidArgument, match="carriers"):
+        Tuning(**given)
 
 
 @pytest.mark.parametrize("value", ["", "0", "x", "-1", "1e3x"])

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -35,6 +36,8 @@ def given_types(model: type[BaseModel]) -> dict[str, Any]:
             plain = get_type_hints(model)[name]
             span = Span if plain is float else Span | None
             found[name] = span if "_spelled" in str(hint) else plain
+            if plain == Path | None:
+                found[name] = Path | str | None
             if plain is RetryPolicy:
                 found[name] = RetryPolicy | str
     return found

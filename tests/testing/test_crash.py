@@ -10,7 +10,7 @@ from typing import cast
 import apsw
 import pytest
 
-from onceward import Agent, AsyncContext, Context
+from onceward import Agent, AsyncContext, Context, Tuning
 from onceward.testing import Crash, Harness, Point
 from onceward.testing.crash import POINTS
 
@@ -123,7 +123,7 @@ def test_coroutine_handlers_die_too(harness: Callable[..., Harness], point: Poin
 
 def test_a_shared_commit_dies_as_one(harness: Callable[..., Harness]) -> None:
     """Where handlers share a commit, those before the one that died are undone with it."""
-    box = harness(counter(), schema=SCHEMA, share_commit_for=3600.0)
+    box = harness(counter(), schema=SCHEMA, tuning=Tuning(share_commit_for=3600.0))
     for n in (1, 2):
         box.send(n, type="number", sender="me")
     with box.crash_at("before-commit"):

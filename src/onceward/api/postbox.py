@@ -305,8 +305,8 @@ class Postbox(Session, EventSource, PostboxParts):
             self._deps, routes=self._routes, due=due(opening), collect=collect
         )
         self._audit_damage: Callable[[list[Violation]], None] | None = None
-        if settings.audit:
-            self._audit(settings.audit)
+        if settings.audit is not None:
+            self._write_audit(AuditLog(settings.audit))
         self._workers, self._runners = self._build_workers()
         self._own = OwnMessages(db, self._receiver, settings=settings, hooks=hooks)
         db.add_receiver(self._receiver.accept, self._own)
@@ -326,10 +326,9 @@ class Postbox(Session, EventSource, PostboxParts):
             started=lambda: self._dispatcher.started,
         )
 
-    def _audit(self, path: str) -> None:
+    def _write_audit(self, audit: AuditLog) -> None:
         from onceward.features.checks.audit import audit_damage, audit_sends  # noqa: PLC0415 - rarely needed
 
-        audit = AuditLog(path)
         self._audit_damage = partial(audit_damage, audit.write, self._db)
         self._outbox.audited = audit_sends(audit.write)
         self._hooks.on(Polled, audit)

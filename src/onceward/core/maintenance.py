@@ -273,7 +273,7 @@ class Maintenance:
         """Do one round; return how many rows were pruned."""
         self._refuse_upgraded()
         before = self._db.now() - round(1000 * self._settings.retention)
-        limit = self._settings.retention_slice
+        limit = self._settings.tuning.retention_slice
         self._expire(limit)
         walks = (partial(slice_of, box="outbox"), partial(slice_of, box="inbox"), prune_marks)
         prunes = [partial(each, before=before, limit=limit) for each in (prune_misc, *self._prunes)]
@@ -293,7 +293,7 @@ class Maintenance:
 
     def _run_extra_tasks(self) -> None:
         for task in self._extra_tasks:
-            self._until_done(partial(task, self._settings.retention_slice))
+            self._until_done(partial(task, self._settings.tuning.retention_slice))
 
     def _refuse_upgraded(self) -> None:
         """Close a file that a newer version has upgraded; every later write raises SchemaTooNew."""
@@ -326,7 +326,7 @@ class Maintenance:
 
     def _checkpoint(self) -> None:
         """Truncate a WAL above its limit; below it SQLite's automatic checkpoints do the work."""
-        self._db.checkpoint(truncate=self._db.wal_bytes() > self._settings.wal_limit)
+        self._db.checkpoint(truncate=self._db.wal_bytes() > self._settings.tuning.wal_limit)
         self._db.close_idle()
 
 
@@ -374,7 +374,7 @@ class OwnerSession:
     """
 
     def __init__(self, db: Database, settings: Settings, hooks: Hooks, *, vfs: str | None) -> None:
-        self._db, self._hooks, self._slice = db, hooks, settings.retention_slice
+        self._db, self._hooks, self._slice = db, hooks, settings.tuning.retention_slice
         self._path, self._patience = None if vfs else db.path, settings.busy_timeout
         self._presence: OwnerLock | None = None
 

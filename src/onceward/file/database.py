@@ -504,7 +504,7 @@ class Database:
         enable_wal(
             con,
             full=True,
-            checkpoint_pages=self._settings.checkpoint_pages,
+            checkpoint_pages=self._settings.tuning.checkpoint_pages,
             patience=self.busy_handler,
         )
 

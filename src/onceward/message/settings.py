@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 
@@ -40,10 +41,7 @@ class SettingsOptions(TypedDict, total=False):
     foreign_keys: bool
     busy_timeout: Span
     network_filesystem: bool
-    checkpoint_pages: int
-    wal_limit: int
     max_body: int
-    body_threshold: int
     max_pending: int
     max_inbox: int
     hold_unknown: bool
@@ -54,26 +52,18 @@ class SettingsOptions(TypedDict, total=False):
     count_unreachable_attempts: bool
     ack_timeout: Span
     deliver_timeout: Span
-    carriers: int
-    parcel_max_messages: int
-    parcel_max_bytes: int
     breaker_failures: int
     breaker_open_for: Span
-    breaker_successes: int
     lease: Span
     handler_timeout: Span
     handler_retry: RetryPolicy | str
     handler_attempts: int | None
     workers: int | None
-    claim_messages: int
-    share_commit_for: Span
     blocked_after: Span
     max_steps: int
     max_step_bytes: int
     max_stream_chunks: int
     max_stream_bytes: int
-    stream_batch_for: Span
-    stream_batch_bytes: int
     max_runs: int
     abort_grace: Span
     queue_mode: QueueMode
@@ -83,7 +73,6 @@ class SettingsOptions(TypedDict, total=False):
     queue_aborted: Aborted
     retention: Span
     result_retention: Span
-    retention_slice: int
     maintenance_interval: Span
     poll_interval: Span
     stop_timeout: Span
@@ -95,8 +84,9 @@ class SettingsOptions(TypedDict, total=False):
     http_certificate: str
     http_certificate_key: str
     http_plain_hosts: tuple[str, ...]
-    audit: str
+    audit: Path | str | None
     search: bool
+    tuning: Tuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +142,74 @@ Policy = Annotated[
     GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(RetryPolicy)),
     BeforeValidator(_parsed),
 ]
+MaybePath = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 Attempts = Annotated[int, Field(ge=1, lt=2**31)]
 
 
-class Settings(BaseModel):
+class Checked(BaseModel):
+    """A set of values that refuses wrong names and values as ``InvalidArgument``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    def __init__(self, **given: Any) -> None:
+        """Check the values."""
+        kind, known = type(self).__name__.lower(), type(self).model_fields
+        if unknown := given.keys() - known.keys():
+            raise InvalidArgument(no_option(kind, unknown, known))
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise InvalidArgument(f"{kind}: {describe_errors(error)}") from error
+
+
+class Tuning(Checked):
+    """
+    Settings whose defaults fit nearly every agent: ``Postbox(…, tuning=Tuning(carriers=8))``.
+
+    Provisional: a later version may change or remove one. The environment has them as
+    ``ONCEWARD_<NAME>``, the project under ``[tool.onceward.tuning]``.
+    """
+
+    checkpoint_pages: Annotated[int, Field(ge=1)] = 1000
+    """Automatic checkpoint after this many pages in the WAL."""
+    wal_limit: Annotated[int, Field(ge=1 << 20)] = 64 << 20
+    """WAL size from which maintenance forces a checkpoint."""
+    body_threshold: Annotated[int, Field(ge=0)] = 3584
+    """Bodies of more bytes than this are stored beside their message, not in it."""
+    claim_messages: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Maximum messages of one claim."""
+    share_commit_for: Seconds = 0.02
+    """Maximum time in which quick handlers share one commit; 0 gives each its own."""
+    carriers: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Maximum peers that are pushed to at once; at most 8 of them failed last time."""
+    parcel_max_messages: Annotated[int, Field(ge=1, le=10_000)] = 500
+    """Maximum messages of one push; over a slow network up to 10,000."""
+    parcel_max_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
+    """Maximum size of a push; a single message may be larger."""
+    retention_slice: Annotated[int, Field(ge=1)] = 500
+    """Rows deleted in one transaction; writers get their turn between two of them."""
+    breaker_successes: Annotated[int, Field(ge=1)] = 2
+    """Pushes that must succeed before a half-open breaker closes."""
+    stream_batch_for: Seconds = 0.1
+    """Maximum time that an output chunk waits for others to share their commit."""
+    stream_batch_bytes: Annotated[int, Field(ge=1)] = 16 << 10
+    """Bytes of output after which it is committed at once."""
+
+
+def merge_tuning(*layers: Any) -> Any:
+    """Return the fields that each layer sets, the last one first; an unfit layer as it is."""
+    found: dict[str, Any] = {}
+    for layer in layers:
+        if isinstance(layer, Tuning):
+            found |= {name: getattr(layer, name) for name in layer.model_fields_set}
+        elif isinstance(layer, Mapping):
+            found |= layer
+        else:
+            return layer
+    return found
+
+
+class Settings(Checked):
     """
     How one postbox behaves.
 
@@ -163,8 +217,6 @@ class Settings(BaseModel):
     environment, then ``[tool.onceward]`` in the nearest pyproject.toml, then the default here.
     Durations are in seconds, sizes in bytes of UTF-8.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     durability: Durability = "safe"
     """``safe``: a commit survives power loss; ``fast``: it only survives SIGKILL."""
@@ -176,15 +228,9 @@ class Settings(BaseModel):
     """Deadline of one unit of work for getting the file from other writers, reads included."""
     network_filesystem: bool = False
     """Open the file even on a file system whose locks are not trusted."""
-    checkpoint_pages: Annotated[int, Field(ge=1)] = 1000
-    """Automatic checkpoint after this many pages in the WAL."""
-    wal_limit: Annotated[int, Field(ge=1 << 20)] = 64 << 20
-    """WAL size from which maintenance forces a checkpoint."""
 
     max_body: Annotated[int, Field(ge=1)] = 1 << 20
     """Maximum body; larger ones are refused on send and on receipt."""
-    body_threshold: Annotated[int, Field(ge=0)] = 3584
-    """Bodies of more bytes than this are stored beside their message, not in it."""
     max_pending: Annotated[int, Field(ge=1)] = 100_000
     """Maximum waiting messages in the outbox of this file."""
     max_inbox: Annotated[int, Field(ge=1)] = 1_000_000
@@ -217,18 +263,10 @@ class Settings(BaseModel):
     """
     deliver_timeout: Seconds = 30.0
     """Maximum time of one push; a longer one is given up, and its peer backs off."""
-    carriers: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Maximum peers that are pushed to at once; at most 8 of them failed last time."""
-    parcel_max_messages: Annotated[int, Field(ge=1, le=10_000)] = 500
-    """Maximum messages of one push; over a slow network up to 10,000."""
-    parcel_max_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
-    """Maximum size of a push; a single message may be larger."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
     """Failures in a row that open a peer's breaker."""
     breaker_open_for: Seconds = 30.0
     """How long an open breaker stops pushes to its peer before the next try."""
-    breaker_successes: Annotated[int, Field(ge=1)] = 2
-    """Pushes that must succeed before a half-open breaker closes."""
 
     lease: Positive = 30.0
     """How long a claim lasts without a heartbeat."""
@@ -245,10 +283,6 @@ class Settings(BaseModel):
     None means 1, or 8 if a handler is ``async def``, or the largest ``concurrency`` of a handler;
     functions without ``concurrency`` then run one at a time.
     """
-    claim_messages: Annotated[int, Field(ge=1, le=10_000)] = 200
-    """Maximum messages of one claim."""
-    share_commit_for: Seconds = 0.02
-    """Maximum time in which quick handlers share one commit; 0 gives each its own."""
     blocked_after: Seconds = 1.0
     """
     How long a coroutine may block its event loop before the log names it; with 0 none is named.
@@ -264,10 +298,6 @@ class Settings(BaseModel):
     """Maximum output chunks of one message, in all its streams."""
     max_stream_bytes: Annotated[int, Field(ge=1)] = 16 << 20
     """Maximum output size of one message, in all its streams."""
-    stream_batch_for: Seconds = 0.1
-    """Maximum time that an output chunk waits for others to share their commit."""
-    stream_batch_bytes: Annotated[int, Field(ge=1)] = 16 << 10
-    """Bytes of output after which it is committed at once."""
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
     """Maximum runs of different sessions that this process has open at the same time."""
     abort_grace: Seconds = 5.0
@@ -295,8 +325,6 @@ class Settings(BaseModel):
     """
     result_retention: Seconds = 3600.0
     """How long the results of handlers with ``keep_result`` are kept; 0 keeps none."""
-    retention_slice: Annotated[int, Field(ge=1)] = 500
-    """Rows deleted in one transaction; writers get their turn between two of them."""
     maintenance_interval: Positive = 60.0
     """Time between two rounds of pruning and checkpoints."""
     poll_interval: Seconds = 0.1
@@ -323,20 +351,16 @@ class Settings(BaseModel):
     """File of that certificate's key; empty: in the certificate file."""
     http_plain_hosts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     """Hosts that may be reached without TLS."""
-    audit: str = ""
-    """File that gets one JSON line, without body, per send, poll and expire; empty: none."""
+    audit: MaybePath = None
+    """File that gets one JSON line, without body, per send, poll and expire; None: none."""
     search: bool = False
     """Index the words of bodies, for ``search``."""
+    tuning: Tuning = Tuning.model_construct()
+    """Values that rarely need another than their default; see ``Tuning``."""
 
     def __init__(self, **given: Unpack[SettingsOptions]) -> None:
         """Check the settings; raise InvalidArgument for a value out of its bounds or a name."""
-        if unknown := given.keys() - SettingsOptions.__annotations__.keys():
-            raise InvalidArgument(no_option("settings", unknown, SettingsOptions.__annotations__))
-        try:
-            super().__init__(**given)
-        except ValidationError as error:
-            msg = f"settings: {describe_errors(error)}"
-            raise InvalidArgument(msg) from error
+        super().__init__(**given)
 
     @classmethod
     @lru_cache(maxsize=16)
@@ -366,6 +390,15 @@ class Settings(BaseModel):
         if given is not None:
             values |= {name: getattr(given, name) for name in given.model_fields_set}
         values |= overrides
+        tuned = {PREFIX + field.upper(): field for field in Tuning.model_fields}
+        tuning = merge_tuning(
+            project.get("tuning", {}),
+            {tuned[n]: env[n] for n in env if n in tuned},
+            {} if given is None else given.tuning,
+            overrides.get("tuning", {}),
+        )
+        if tuning != {}:
+            values["tuning"] = tuning
         found = cls(**values)
         found._check_retention()
         return found

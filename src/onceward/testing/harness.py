@@ -21,7 +21,7 @@ from onceward.message.body import Body, Msg, decode
 from onceward.message.events import Event
 from onceward.message.frame import Frame
 from onceward.message.names import DEFAULT_SESSION
-from onceward.message.settings import Controls
+from onceward.message.settings import Controls, Tuning, merge_tuning
 from onceward.message.times import Span
 from onceward.testing.clock import ManualClock
 from onceward.testing.crash import Crash, Life, Point, StepPoint, mortal
@@ -32,7 +32,7 @@ from onceward.testing.wire import SCHEME, Wire, acceptor
 STEADY: Final[Mapping[str, Any]] = {
     "delivery_retry": "±0%",
     "handler_retry": "±0%",
-    "share_commit_for": 0.0,
+    "tuning": Tuning(share_commit_for=0.0),
     "hold_unknown": True,
 }
 """Settings that make each run the same: no jitter, one commit per message, any recipient."""
@@ -63,6 +63,7 @@ class Harness:
     ) -> None:
         self._agent = agent if isinstance(agent, Agent) else Agent(agent)
         self._given = {**STEADY, **settings}
+        self._given["tuning"] = merge_tuning(STEADY["tuning"], settings.get("tuning", {}))
         self._settings = load_settings(None, self._given)
         self.clock = ManualClock() if clock is None else clock
         """The time of all postboxes of this harness."""

@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import until
 
 import onceward
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.core.deliver.carriers import Carriers, Delivery
 from onceward.core.handle import worker
 from onceward.core.run import threads
@@ -335,7 +335,9 @@ def test_a_message_of_a_burst_costs_few_calls(
     agent.on("json")(lambda _: None)
     with (
         Postbox(tmp_path / "a.db", agent="a", start=False) as sender,
-        Postbox(tmp_path / "b.db", agent=agent, start=False, share_commit_for=60.0) as recipient,
+        Postbox(
+            tmp_path / "b.db", agent=agent, start=False, tuning=Tuning(share_commit_for=60.0)
+        ) as recipient,
     ):
         bursts: list[list[int]] = []
         for count in (200, 200, 50, 150):

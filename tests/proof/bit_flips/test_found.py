@@ -7,7 +7,7 @@ from unittest.mock import patch
 import apsw
 import pytest
 
-from onceward import Postbox
+from onceward import Postbox, Tuning
 from onceward.errors import StoreCorrupt
 
 STALE = "SELECT seq, state, attempts FROM _onceward_outbox WHERE ? AND state = 'sent' LIMIT ?"
@@ -21,7 +21,9 @@ SPOIL = (
 def box(tmp_path: Path) -> Iterator[Postbox]:
     """Return a postbox with one message to a neighbour, whose parcels hold one each."""
     Postbox(tmp_path / "b.db", agent="b", start=False).close()
-    with Postbox(tmp_path / "a.db", agent="a", start=False, parcel_max_messages=1) as made:
+    with Postbox(
+        tmp_path / "a.db", agent="a", start=False, tuning=Tuning(parcel_max_messages=1)
+    ) as made:
         made.send("b", "one")
         yield made
 

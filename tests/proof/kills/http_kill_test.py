@@ -30,6 +30,7 @@ from tests.proof.kills.nats_kill_test import (
 )
 from tests.proof.network.proxy import FAULTS, spoiling
 
+from onceward import Tuning
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.errors import OncewardError
@@ -38,7 +39,7 @@ from onceward.keys import Keys
 from onceward.testing.kills import Role, crew
 from onceward.transports.network.http import HttpTransport
 
-SMALL: Final = {**SETTINGS, "parcel_max_messages": 20}
+SMALL: Final = {**SETTINGS, "tuning": Tuning(parcel_max_messages=20)}
 """Many parcels are pushed, so that many are spoiled."""
 
 

@@ -27,7 +27,7 @@ ALLOWED = 3
 """Maximum attempts of a message: 1, 2 or 3."""
 PROCESS = """
 import asyncio, os, random, sys, time
-from onceward import Agent, Context, Postbox, Run
+from onceward import Agent, Context, Postbox, Run, Tuning
 
 file, kind, seed, mistake = sys.argv[1:]
 dice, agent = random.Random(int(seed)), Agent("worker")
@@ -75,7 +75,7 @@ for most in (1, 2, 3):
     allow(most)
 settings = {"workers": 1, "delivery_retry": "10ms..10ms", "handler_retry": "10ms..10ms"}
 if kind == "quick":
-    settings["claim_messages"] = 1
+    settings["tuning"] = Tuning(claim_messages=1)
 with Postbox(file, agent=agent, **settings) as box:
     while (now := box.file.stats())["inbox_pending"] + now["inbox_processing"]:
         time.sleep(0.01)

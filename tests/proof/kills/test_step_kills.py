@@ -22,7 +22,7 @@ JOBS = 3
 WORDS = [f"word {n}" for n in range(30)]
 PROCESS = """
 import sys, time
-from onceward import Agent, Context, Postbox, Run, step
+from onceward import Agent, Context, Postbox, Run, Tuning, step
 
 folder, = sys.argv[1:]
 agent = Agent("bob")
@@ -61,7 +61,8 @@ def serve(run: Run) -> None:
     run.at_end(lambda tx: tx.execute("INSERT INTO effects VALUES (?, 'end')", (n,)))
 
 with Postbox(f"{folder}/bob.db", agent=agent, durability="fast", delivery_retry="50ms..200ms",
-             handler_retry="50ms..200ms", lease=2.0, workers=2, stream_batch_for=0.005):
+             handler_retry="50ms..200ms", lease=2.0, workers=2,
+             tuning=Tuning(stream_batch_for=0.005)):
     time.sleep(600)
 """
 

@@ -16,7 +16,7 @@ from tests.children import PYTHON, Child
 from tests.file.test_waiting import HOLDER
 from tests.waiting import until
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Tuning
 from onceward.errors import OncewardError, PushFailed
 from onceward.message.frame import Frame
 from onceward.transports.function import FunctionTransport
@@ -357,7 +357,7 @@ def opened(stack: ExitStack, folder: Path) -> Postbox:
         hold_unknown=True,
         search=True,
         workers=2,
-        carriers=CARRIERS,
+        tuning=Tuning(carriers=CARRIERS),
         transports={"function": FunctionTransport(far.push)},
     )
     return stack.enter_context(box)

@@ -10,7 +10,7 @@ from typing import Final
 from tests.proof.power_cut.scene import Scene
 from tests.proof.stepped import SteppedEngines
 
-from onceward import step
+from onceward import Tuning, step
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.handle.context import Context
@@ -97,11 +97,10 @@ class Bench:
                 vfs=self.scene.vfs,
             ),
             durability=self._durability,
-            checkpoint_pages=60,
+            tuning=Tuning(checkpoint_pages=60, share_commit_for=0.0),
             retention=MONTH,
             delivery_retry="1s..1.5s ±0%",
             handler_retry="1s..1.5s ±0%",
-            share_commit_for=0.0,
             network_filesystem=True,
         )
         if self._started:

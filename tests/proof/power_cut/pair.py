@@ -13,6 +13,7 @@ from tests.proof.power_cut import planted
 from tests.proof.power_cut.scene import Scene
 from tests.proof.stepped import SteppedEngines
 
+from onceward import Tuning
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.handle.context import Context
@@ -182,13 +183,12 @@ class Pair:
             "durability": getattr(terms, side),
             "accept_weaker": terms.accept_weaker,
             "busy_timeout": terms.busy_timeout,
-            "checkpoint_pages": 60,
+            "tuning": Tuning(
+                checkpoint_pages=60, retention_slice=4, share_commit_for=0.0, parcel_max_messages=5
+            ),
             "retention": 20.0,
             "delivery_retry": "1s..1.5s ±0%",
             "handler_retry": "1s..1.5s ±0%",
-            "retention_slice": 4,
-            "share_commit_for": 0.0,
-            "parcel_max_messages": 5,
             "network_filesystem": True,
         }
 

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from onceward import Tuning
 from onceward.message.settings import Settings
 
 Rates = dict[str, float]
@@ -90,7 +91,7 @@ def _retaining(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limits(rng: random.Random) -> dict[str, Any]:
-    return {
+    drawn: dict[str, Any] = {
         "delivery_attempts": rng.choice((3, 11)),
         "handler_attempts": rng.choice((2, 5)),
         "parcel_max_messages": rng.choice((1, 2, 5, 500)),
@@ -104,3 +105,5 @@ def _limits(rng: random.Random) -> dict[str, Any]:
         "ack": rng.choice(("processed", "processed", "stored")),
         "workers": rng.choice((1, 1, 2)),
     }
+    tuning = {name: drawn.pop(name) for name in Tuning.model_fields if name in drawn}
+    return drawn | {"tuning": Tuning(**tuning)}

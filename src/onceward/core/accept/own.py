@@ -91,7 +91,7 @@ class OwnMessages:
         """
         if SWITCH in VARIABLES and disabled_by_environment():
             return False
-        limit = self._settings.parcel_max_messages
+        limit = self._settings.tuning.parcel_max_messages
         rows = outbox.ready_own(tx, self.agent, limit)
         if not rows or rows[0].waiting + len(rows) > self._db.max_inbox:
             return False

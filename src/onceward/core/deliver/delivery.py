@@ -112,7 +112,9 @@ class Deliveries:
             settings=deps.settings, policy=policy, rng=deps.rng, emitter=self._emitter
         )
         self._notify_others = partial(deps.db.notifier.notify_others, "out")
-        self._growth = ParcelGrowth(deps.db.clock.monotonic, deps.settings.parcel_max_messages)
+        self._growth = ParcelGrowth(
+            deps.db.clock.monotonic, deps.settings.tuning.parcel_max_messages
+        )
         self._busy = BusyPeers(stopping)
         self._carriers: Carriers | None = None
         """The threads that push in the background; None while callers' threads push."""
@@ -255,7 +257,7 @@ class Deliveries:
 
     def _pack_leased(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
         """Pack a parcel for a leased peer; the file is not paused. Release a peer without one."""
-        limit = self._settings.parcel_max_messages
+        limit = self._settings.tuning.parcel_max_messages
         if SWITCH in VARIABLES and disabled_by_environment():
             peers.release(tx, held)
             return InFlight(held, None)
@@ -272,7 +274,7 @@ class Deliveries:
             peers.release(tx, held)
             raise
         except Unreachable:
-            max_bytes = self._settings.parcel_max_bytes
+            max_bytes = self._settings.tuning.parcel_max_bytes
         packed = parcels.pack(
             tx,
             held,

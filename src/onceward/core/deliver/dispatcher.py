@@ -163,7 +163,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Start pushing in the background."""
-        self._deliveries.push_by(Carriers(self._settings.carriers, self._deliveries.carry))
+        self._deliveries.push_by(Carriers(self._settings.tuning.carriers, self._deliveries.carry))
         self._loop.start("out", poll=self._settings.poll_interval)
         self._watch_loop.start(delay=self._watch())
 

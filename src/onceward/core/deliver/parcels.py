@@ -142,7 +142,7 @@ def pack(
         held, rows = _stored(tx, held, held.parcel)
     more = bool(rows)
     if not rows and held.ready:
-        wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
+        wanted = min(settings.tuning.parcel_max_bytes, room - min(told, room // 2))
         held, rows, buried, more = _fresh(tx, held, messages, until=until, most=room, wanted=wanted)
     if owed.receipts:
         more |= len(owed.receipts) >= RECEIPT_ROWS

@@ -158,7 +158,7 @@ class Worker:
         self.owner = file_checks.owner_name()
         self._batch = HandlerCommitBatch(
             deps.db,
-            share_for=deps.settings.share_commit_for,
+            share_for=deps.settings.tuning.share_commit_for,
             rest_for=self._delay_for,
             told=deps.hooks.emit,
         )
@@ -408,7 +408,7 @@ class Worker:
         if took > SLOW:
             self._size = 1
         elif took < QUICK and total >= self._size:
-            self._size = min(self._size * 4, self._settings.claim_messages)
+            self._size = min(self._size * 4, self._settings.tuning.claim_messages)
 
     def _handle_all(self, claimed: list[list[LeasedMessage]]) -> None:
         """Handle a claim, commit the results, and release lanes that were not begun."""

@@ -313,7 +313,7 @@ def advance(
             "number": held.number + by,
             "last_id": last_id,
             "now": tx.now,
-            "needed": settings.breaker_successes,
+            "needed": settings.tuning.breaker_successes,
         },
     )
     if not found:

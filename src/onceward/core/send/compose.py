@@ -162,7 +162,7 @@ class Composer:
         self.recipients = recipients
         """The agents and subscriptions of the home."""
         self.topics = TopicPolicies(settings.topics, settings.session_topics)
-        self._cut = min(settings.body_threshold, settings.max_body)
+        self._cut = min(settings.tuning.body_threshold, settings.max_body)
         self._good: set[str] = set()
         self._templates: dict[tuple[str, str, str, str], Template] = {}
         self._older_templates = self._templates
@@ -267,7 +267,7 @@ class Composer:
 
     def _is_long(self, body: object, payload: Payload) -> bool:
         """Return whether a body is stored separately; raise TooLarge above max_body."""
-        return self.check_size(body, payload) > self._settings.body_threshold
+        return self.check_size(body, payload) > self._settings.tuning.body_threshold
 
     def check_size(self, body: object, payload: Payload) -> int:
         """Return the size of a body in bytes; raise TooLarge above max_body."""

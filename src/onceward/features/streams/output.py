@@ -112,14 +112,14 @@ class MessageStreams:
     def _is_due(self) -> bool:
         return (
             self._waits >= FULL
-            or self._waits_bytes >= self._settings.stream_batch_bytes
+            or self._waits_bytes >= self._settings.tuning.stream_batch_bytes
             or self._wait() <= 0
         )
 
     def _wait(self) -> float:
         """Return the seconds until the waiting chunks must be committed."""
         waited = self._db.clock.monotonic() - self._since
-        return self._settings.stream_batch_for - waited
+        return self._settings.tuning.stream_batch_for - waited
 
     # -- committing -------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class MessageStreams:
             return
         if self._task is None:
             self._task = EngineTask(f"onceward-stream-{self._db.agent}", self._flush_late)
-            engine_threads().plan(self._task, self._settings.stream_batch_for)
+            engine_threads().plan(self._task, self._settings.tuning.stream_batch_for)
         elif self._waits == 1:
             engine_threads().notify(self._task)
 

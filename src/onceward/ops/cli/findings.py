@@ -215,7 +215,7 @@ def writing(box: Postbox, found: FileReader) -> Finding:
 def wal(health: Health, path: Path) -> Finding:
     """Examine the size of the WAL and whether a reader pins it."""
     size = f"{health.wal_bytes / (1 << 20):.1f} MiB"
-    if health.wal_bytes > load_settings(None, {}).wal_limit:
+    if health.wal_bytes > load_settings(None, {}).tuning.wal_limit:
         why = "a reader pins it" if health.wal_pinned else "no process checkpoints it"
         cure = f"end long readers of {path}, keep a relay or a worker running"
         return serious("wal", f"{size}, {why}", cure)
