@@ -15,8 +15,9 @@ from tests.wrong_values import put
 from onceward import Agent, Context, Postbox, Run
 from onceward.errors import OutcomeUnknown
 from onceward.message.clock import SystemClock
-from onceward.ops.cli import findings, handles
-from onceward.ops.cli.handles import Holder
+from onceward.ops.cli import findings
+from onceward.ops.views import handles
+from onceward.ops.views.handles import Holder
 from onceward.testing import Controls, ManualClock
 
 Cli = Callable[..., Any]
@@ -24,6 +25,7 @@ CHECKS = [
     "sqlite",
     "permissions",
     "disk",
+    "space",
     "handles",
     "schema",
     "values",
@@ -184,10 +186,13 @@ def test_a_holder_is_seen_by_what_its_descriptors_lead_to(
         (11, f"{path}"),
         (12, f"{path}-wal (deleted)"),
         (13, f"{tmp_path}/other.db"),
+        (12, f"{path}"),
         (14, f"{path} (deleted)"),
+        (15, f"{tmp_path}/moved.db"),
+        (15, f"{path}-shm"),
     ):
-        (tmp_path / "proc" / str(pid) / "fd").mkdir(parents=True)
-        (tmp_path / "proc" / str(pid) / "fd" / "3").symlink_to(target)
+        (tmp_path / "proc" / str(pid) / "fd").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc" / str(pid) / "fd" / f"{abs(hash(target))}").symlink_to(target)
     (tmp_path / "proc" / "11" / "maps").write_text(
         "site-packages/apsw/__init__.so\nlib-dynload/_sqlite3.so\n"
     )
@@ -197,6 +202,7 @@ def test_a_holder_is_seen_by_what_its_descriptors_lead_to(
         Holder(11, deleted=False, mixed=True),
         Holder(12, deleted=False, mixed=False, wal_deleted=True),
         Holder(14, deleted=True, mixed=False),
+        Holder(15, deleted=True, mixed=False),
     ] == handles.holders(path)
 
 

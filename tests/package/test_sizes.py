@@ -20,7 +20,7 @@ BUDGET = {
     "message": 3_610,  # retry policies as text; Tuning
     "api": 2_500,
     "transports": 3_150,
-    "ops": 10_850,
+    "ops": 10_910,
     "fleet": 6_350,
     "testing": 1_950,
     "integrations": 2_700,

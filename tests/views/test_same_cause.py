@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.children import PYTHON, run
+from tests.children import PYTHON, Child, run
 
-from onceward import Agent, Context, Msg, Postbox, Reject, Retry, Run
+from onceward import Agent, BatchContext, Context, Msg, Postbox, Reject, Retry, Run
 from onceward.file.file_checks import LEFT, owner_name
 from onceward.file.in_flight import CallRecords
 from onceward.file.read_only import opened
@@ -26,6 +27,7 @@ from onceward.ops.inspector import app
 from onceward.ops.observe.detail import read_detail
 from onceward.ops.observe.rates import Rates
 from onceward.ops.observe.snapshots import read_snapshot
+from onceward.ops.views import handles, surroundings
 from onceward.ops.views.beside import why_of_message
 from onceward.ops.views.why import agent_whys
 from onceward.testing import ManualClock
@@ -43,10 +45,11 @@ FAIL = "UPDATE _onceward_schedules SET last_error = 'RecipientUnknown: no agent 
 PROBLEMS = {
     "ok": "Problems", "paused": "paused", "breaker open": "peer", "dead letters": "dead letter",
     "schedule failing": "schedule", "untaken": "untaken", "undelivered": "undelivered",
+    "disk full": "disk full", "replaced": "replaced",
 }  # fmt: skip
 """The kind of problem that the inspector lists, by the agent's state."""
 IDS = "SELECT id FROM onceward_outbox UNION SELECT id FROM onceward_inbox ORDER BY id DESC LIMIT 1"
-Work = Callable[[Any, Context], object]
+Work = Callable[[Any, Any], object]
 
 
 class Approval(Msg, type="approval"):
@@ -101,6 +104,11 @@ def work_once(_body: Any, _ctx: Context) -> None:
 
 def later(_body: Any, _ctx: Context) -> None:
     """Fail for an hour."""
+    raise Retry("HTTP 503", after=3600)
+
+
+def all_later(_bodies: list[dict[str, Any]], _ctx: BatchContext) -> None:
+    """Fail for an hour with several messages."""
     raise Retry("HTTP 503", after=3600)
 
 
@@ -273,6 +281,63 @@ def dies_elsewhere(home: Home) -> None:
         tx.execute(LEASE, (ELSEWHERE,))
 
 
+def is_isolated(home: Home) -> None:
+    """A batch has failed, so the messages of its lane are handled alone; the first one waits."""
+    home.handle(all_later, jobs=3, batch=3)
+    [(alone,)] = home.shop._db.read("SELECT max(isolate_upto_seq) FROM _onceward_lanes")
+    assert alone > 0
+
+
+def kills_its_process(home: Home) -> None:
+    """A handler has ended the process of its worker."""
+    home.arrive(3, type="job")
+    path, die = str(home.shop.file.path), "agent.on('job')(lambda _: os._exit(9))"
+    make = f"import os; from onceward import Agent, Postbox; agent = Agent('shop'); {die}"
+    work = f"{make}; Postbox({path!r}, agent=agent, start=False).run_until_idle()"
+    run([*PYTHON, "-c", work], check=False)
+
+
+def closes_a_channel(home: Home) -> None:
+    """A channel was closed before its message was sent."""
+    home.open("billing")
+    news = home.shop.channels.create("news", "group")
+    news.add("billing")
+    news.send({})
+    news.drain()
+    news.close()
+
+
+def reads_a_closed_channel(home: Home) -> None:
+    """A message of a channel has arrived that was closed before it was read."""
+    billing = home.open("billing")
+    news = billing.channels.create("news", "group")
+    news.add("shop")
+    news.send({})
+    billing.run_until_idle()
+    news.drain()
+    news.close()
+
+
+def has_no_room(home: Home) -> None:
+    """The disk is full; a message waits for a process that delivers."""
+    is_not_sent(home)
+    full = pytest.MonkeyPatch()
+    home.stack.callback(full.undo)
+    full.setattr(surroundings, "free_bytes", lambda _: 4096)
+
+
+def loses_its_name(home: Home) -> None:
+    """The file of a live process was moved away, and a copy has its place."""
+    home.shop.close()
+    path = home.shop.file.path
+    hold = f"box = Postbox({str(path)!r}, start=False); print(box.agent, flush=True); input()"
+    command = [*PYTHON, "-c", f"from onceward import Postbox; {hold}"]
+    assert "shop" == home.stack.enter_context(Child(command, "stdin", "stdout")).hear()
+    path.rename(path.with_name("moved.db"))
+    handles._last[:] = [handles._Look()]  # forgets the look of the test before
+    shutil.copy(path.with_name("moved.db"), path)
+
+
 def is_open_with_sqlite3(home: Home) -> None:
     """The process that sends has the recipient's file open with sqlite3, for a while already."""
     home.open("billing")
@@ -331,6 +396,14 @@ SITUATIONS = [
     Situation(loses_a_worker, "untaken", "call receive", ("handling", "leases"), "untaken",
               later=10),
     Situation(dies_elsewhere, "leased elsewhere", "", (), "ok", "leases"),
+    Situation(is_isolated, "retry", "onceward show", ("lanes",), "ok"),
+    Situation(kills_its_process, "untaken", "call receive", ("handling", "leases"), "untaken",
+              later=10),
+    Situation(closes_a_channel, "dead letters", "onceward dead ls", ("dead letters",),
+              "dead letters"),
+    Situation(reads_a_closed_channel, "untaken", "call receive", ("handling",), "untaken"),
+    Situation(has_no_room, "disk full", "free disk space", ("space", "delivery"), "disk full"),
+    Situation(loses_its_name, "replaced", "end process", ("handles", "write"), "replaced"),
     Situation(is_open_with_sqlite3, "left to its process", "onceward relay", ("breakers",), "ok"),
 ]  # fmt: skip
 
@@ -376,7 +449,7 @@ def test_every_view_names_the_same_cause(
     agents, page, problems = pages(home.folder, now)
     of_message = why_of_message(path, newest, now)
     found = [each for each in examine(path) if each.check != "disk"]  # tests may be in memory
-    warned, calm = about(found, "warning"), about(found, "ok")
+    warned, calm = about(found, "warning") | about(found, "serious"), about(found, "ok")
 
     assert (of.reason, of.state) == (why.reason, row.state)
     assert set(of.checks) == set(warned)

@@ -12,11 +12,11 @@ from onceward.file.backup import CopyInfo, Replacement, copy_file, read_info
 from onceward.message.clock import SystemClock, iso
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.exit_codes import Conflicting, Usage
-from onceward.ops.cli.handles import holders
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import WHERE, Where, chosen, existing
+from onceward.ops.views.handles import holders
 from onceward.ops.views.waiting import Exchanged, exchanged
 
 COPIED: Final = ("copy", "agent", "at")

@@ -19,6 +19,8 @@ from onceward.ops.cli.target import WHERE, Where, chosen_files, existing, open_b
 
 Repair = Annotated[bool, Quiet, said("Repair what can be repaired, and print each change.")]
 DryRun = Annotated[bool, Quiet, said("Print what --repair would change, and change nothing.")]
+RISKS: Final = frozenset({"permissions", "space"})
+"""Checks after whose serious finding the file can still be opened safely."""
 COLUMNS: Final = ("check", "level", "found", "cure")
 
 
@@ -28,12 +30,12 @@ def doctor(
     """
     Examine files and their surroundings; each finding says what to do.
 
-    It examines the SQLite library, permissions, file system, other processes that have the file
-    open, schema version, for a second the types of values, WAL, commits that were lost with a
-    deleted WAL in the last 30 days, clock, pause, breakers, keys, connections of listeners, peers
-    on other machines, streams of NATS servers, dead letters, schedules, limits, and messages that
-    wait although they could be delivered or handled, or that wait for another agent's reply. It
-    also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
+    It examines the SQLite library, permissions, file system, free space, other processes that have
+    the file open, schema version, for a second the types of values, WAL, commits that were lost
+    with a deleted WAL in the last 30 days, clock, pause, breakers, keys, connections of listeners,
+    peers on other machines, streams of NATS servers, dead letters, schedules, limits, and messages
+    that wait although they could be delivered or handled, or that wait for another agent's reply.
+    It also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
     any finding is serious. onceward check examines the content. With --repair it first repairs what
     it can, and prints each change: file modes, leases of ended processes, leases that end a month
     or more from now, and positions past the last message. For several files only findings that are
@@ -89,10 +91,10 @@ def _tell(changes: dict[Path, list[Change]], *, dry_run: bool) -> None:
 
 def examine(path: Path) -> Iterator[Finding]:
     """Examine everything, without opening a file that cannot be opened safely."""
-    examined = (findings.permissions, findings.disk, findings.others)
+    examined = (findings.permissions, findings.disk, findings.space, findings.others)
     outside = [findings.library(), *(each(path) for each in examined)]
     yield from outside
-    if any(finding.level == "serious" for finding in outside if finding.check != "permissions"):
+    if any(finding.level == "serious" for finding in outside if finding.check not in RISKS):
         cure = "fix the findings above first"
         yield warning("write", "not tried: the file is not safe to open", cure)
         return

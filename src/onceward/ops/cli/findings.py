@@ -19,11 +19,12 @@ from onceward.file.read_only import FileReader
 from onceward.keys import Keys
 from onceward.message.clock import Millis, SystemClock, monotonic
 from onceward.ops.cli.durations import ago
-from onceward.ops.cli.handles import holders, writer
 from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
 from onceward.ops.views import lists
+from onceward.ops.views.handles import holders, writer
 from onceward.ops.views.overview import file_facts, stats
+from onceward.ops.views.surroundings import full_disk, of_replaced
 from onceward.ops.views.waiting import UNTAKEN_AFTER, due, unhandled, untaken
 from onceward.ops.views.why import Why, agent_whys, many, no_address, to_take
 from onceward.types import Health
@@ -139,12 +140,17 @@ def disk(path: Path) -> Finding:
     return ok("disk", kind or "a local file system, as far as the system reports")
 
 
+def space(path: Path) -> Finding:
+    """Examine the free space of the disk."""
+    full = full_disk(path)
+    return ok("space", "commits have room") if full is None else serious("space", *full[1:])
+
+
 def others(path: Path) -> Finding:
     """Examine which other processes hold the file."""
     found = holders(path)
     if gone := [str(holder.pid) for holder in found if holder.deleted]:
-        said = f"processes {', '.join(gone)} hold a file of this name that was deleted or replaced"
-        return serious("handles", said, "stop them first: their commits are lost with their file")
+        return serious("handles", *of_replaced(gone))
     if saves := [str(holder.pid) for holder in found if holder.wal_deleted]:
         said = f"the -wal was deleted while process {', '.join(saves)} has the file open"
         keep = "end and start no process: the next commit there, or its maintenance, saves it"

@@ -13,9 +13,9 @@ from onceward.file.environment import env_or_project
 from onceward.file.file_checks import refuse_no_file
 from onceward.message.names import DEFAULT_SESSION, DIRECTORY, agent_name
 from onceward.ops.cli.exit_codes import NothingThere, Usage
-from onceward.ops.cli.handles import holders
 from onceward.ops.cli.options import Quiet
 from onceward.ops.cli.output import Style, style
+from onceward.ops.views.handles import holders
 
 if TYPE_CHECKING:
     from onceward import Postbox

@@ -53,7 +53,7 @@ def row_of(found: FileSnapshot, rates: Rates, now: Millis) -> AgentRow:
     return AgentRow(
         path=found.path,
         agent=found.agent,
-        state=next(iter((*numbers.trouble, *found.idle(now))), WELL),
+        state=min((*numbers.trouble, *found.idle(now), WELL), key=SEVERITY.index),
         pending=numbers.outgoing,
         oldest=_age(numbers.outbox_oldest_at, now),
         inbox=numbers.incoming,

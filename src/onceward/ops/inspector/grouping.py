@@ -12,6 +12,7 @@ from onceward.ops.inspector.actions import ACTIONS, Action, Given
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.views.failures import SPAN, fingerprint, letters_like, retried_like
 from onceward.ops.views.overview import Overview
+from onceward.ops.views.surroundings import causes
 
 TRIES: Final = 3
 """Attempts after which a retried message needs a person, because its lane waits."""
@@ -141,11 +142,14 @@ def _of(found: Snapshot, now: Millis) -> Iterator[Problem]:
 
 
 def _of_numbers(found: Snapshot, numbers: Overview, now: Millis) -> Iterator[Problem]:
-    """Yield that the agent is paused, or that no process handles or delivers its messages."""
+    """Yield what keeps the agent from working, and that no process takes or delivers messages."""
     if (paused_at := numbers.file.paused_at) is not None:
         yield _own(found, "paused", "it handles and sends no message", paused_at)
+    for each in causes(found.path):
+        yield _own(found, each.reason, f"{each.text}: {each.cure}", found.taken_at)
     for word in found.idle(now):
-        yield _own(found, word, IDLE_TEXT[word], IDLE_SINCE[word](numbers) or found.taken_at)
+        if word in IDLE_TEXT:
+            yield _own(found, word, IDLE_TEXT[word], IDLE_SINCE[word](numbers) or found.taken_at)
 
 
 def _own(found: Snapshot, kind: Any, error: str, since_at: Millis) -> Problem:

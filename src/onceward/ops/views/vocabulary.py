@@ -14,17 +14,19 @@ Level = Literal["act", "wait", "ok"]
 
 TROUBLES: Final = ("paused", "breaker open", "dead letters", "schedule failing", "failing")
 """Words for the reasons that hold messages of an agent back, the worst first."""
+OUTSIDE: Final = ("replaced", "disk full")
+"""Words for what keeps an agent from working outside of its file."""
 IDLE: Final = ("untaken", "undelivered")
 """Words for messages that no process handles or delivers."""
 UNREADABLE: Final = "unreadable"
 UNREAD: Final = "not read"
 """State of an agent whose file was not read yet."""
 WELL: Final = "ok"
-SEVERITY: Final = (UNREADABLE, *TROUBLES, *IDLE, WELL, UNREAD)
+SEVERITY: Final = (UNREADABLE, *OUTSIDE, *TROUBLES, *IDLE, WELL, UNREAD)
 """States of agents, those that need a person first."""
 
-ACT: Final = frozenset({UNREADABLE, *TROUBLES, "failed", "dead", "given_up"}) - {"failing"} | {
-    "cannot send", "late",
+ACT: Final = frozenset({UNREADABLE, *OUTSIDE, *TROUBLES}) - {"failing"} | {
+    "failed", "dead", "given_up", "cannot send", "late",
 }  # fmt: skip
 """States that last until a person acts."""
 WAIT: Final = frozenset({

@@ -13,6 +13,7 @@ from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import Source, lanes_held, matches, values
 from onceward.ops.views.overview import MANY, Overview
+from onceward.ops.views.surroundings import causes
 
 SOME: Final = 100
 """Lanes of a kind among which the message that waits longest is sought."""
@@ -280,11 +281,13 @@ def _both(
 
 
 def idle(found: Overview, taken: Taking, leaving: Leaving, now: Millis) -> tuple[str, ...]:
-    """Return words for messages that no process handles or delivers, as an overview has them."""
+    """Return words for what no process can do, and for messages that none handles or delivers."""
+    outside = tuple(each.reason for each in causes(taken.path))
     if found.file.paused_at is not None:
-        return ()
+        return outside
     untaken = found.incoming and taken.untaken(now) is not None
-    return ("untaken",) * bool(untaken) + ("undelivered",) * (leaving.stays(now) is not None)
+    undelivered = leaving.stays(now) is not None
+    return (*outside, *("untaken",) * bool(untaken), *("undelivered",) * undelivered)
 
 
 def questions(source: Source, session: str | None, limit: int) -> tuple[Question, ...]:

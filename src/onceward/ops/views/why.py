@@ -17,6 +17,7 @@ from onceward.message.times import in_one_unit
 from onceward.ops.views import lists, messages, overview, waiting
 from onceward.ops.views.asking import Source, values
 from onceward.ops.views.messages import FoundMessage, StoredMessage, message
+from onceward.ops.views.surroundings import causes
 from onceward.ops.views.vocabulary import Level
 
 SOME: Final = 10
@@ -383,7 +384,10 @@ def _handle_later(source: Source, row: StoredMessage, now: Millis) -> Why | None
     if lane is None or lane.due_at is None or lane.due_at <= now:
         return None
     later = replace(row, due_at=lane.due_at)
-    return _failed("Handler", later) if row.attempts else _delayed(later)
+    if row.attempts or not row.reason:
+        return _failed("Handler", later) if row.attempts else _delayed(later)
+    alone = f"Its batch failed{_cause(row.reason)}, so it is handled alone"
+    return Why(reason="retry", parts=(alone, *_next(lane.due_at)), until_at=lane.due_at)
 
 
 def _answer(agent: str, awaits: str, session: str) -> str:
@@ -415,12 +419,16 @@ def to_take(source: Source, file: str = "") -> str:
     return work if had_workers else f"{RECEIVE}{work}"
 
 
+def _kept_out(source: Source, _row: StoredMessage, _now: Millis) -> Why | None:
+    return next(_outside(source), None)
+
+
 _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
-    _sending, _stored_there, _agent_paused, _held, _push_later, _peer_waits, _to_leave,
+    _kept_out, _sending, _stored_there, _agent_paused, _held, _push_later, _peer_waits, _to_leave,
 )  # fmt: skip
 """Reasons of an unsettled message, in the order in which they are checked."""
 _IN_INBOX: Final[tuple[_Reason, ...]] = (
-    _in_hand, _in_mailbox, _in_channel, _agent_paused, _in_queue, _behind_head,
+    _kept_out, _in_hand, _in_mailbox, _in_channel, _agent_paused, _in_queue, _behind_head,
     _answer_awaited, _at_a_step, _handle_later, _to_be_handled,
 )  # fmt: skip
 
@@ -564,6 +572,7 @@ def agent_whys(
 
 def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
     agent = found.file.agent
+    yield from _outside(source)
     if found.file.paused_at is not None:
         yield _paused(agent, found.file.paused_at)
     else:
@@ -585,6 +594,13 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
         more = f" (and {asked.lanes - 1} more)" if asked.lanes > 1 else ""
         cure = f"onceward show {asked.request_id} --agent {agent}"
         yield replace(_asked(asked.awaits, asked.asked_at, more), cure=cure)
+
+
+def _outside(source: Source) -> Iterator[Why]:
+    """Yield what keeps the agent from working outside of its file."""
+    for each in causes(source.path):
+        text = f"{each.text[0].upper()}{each.text[1:]}"
+        yield Why(reason=each.reason, parts=(text,), level="act", cure=each.cure)
 
 
 def _of_peers(source: Source) -> Iterator[Why]:
@@ -700,7 +716,8 @@ def _of_message(message_id: str | None, agent: str, why: Why) -> Why:
         return why
     first, *others = why.parts
     parts = (f"{message_id[:SHOWN]}… of {agent}: {_lower(str(first))}", *others)
-    return replace(why, parts=parts)
+    show = f"onceward show {message_id} --agent {agent}" if why.reason == "retry" else why.cure
+    return replace(why, parts=parts, cure=show)
 
 
 def _paused(agent: str, paused_at: Millis) -> Why:
@@ -729,10 +746,15 @@ def _cause(error: str | None) -> str:
     return f" ({error})" if error else ""
 
 
+BEGINS: Final = frozenset({
+    "Push", "Handler", "Waits", "Ready", "Next", "Delayed", "On", "Step", "Sleeps", "The", "Its",
+})  # fmt: skip
+"""Words that begin a sentence, and are no names."""
+
+
 def _lower(text: str) -> str:
     head = text.partition(" ")[0].rstrip(",:")
-    known = {"Push", "Handler", "Waits", "Ready", "Next", "Delayed", "On", "Step", "Sleeps", "The"}
-    return f"{text[0].lower()}{text[1:]}" if head in known else text
+    return f"{text[0].lower()}{text[1:]}" if head in BEGINS else text
 
 
 def _next(until: Millis | None) -> tuple[str | Millis, ...]:

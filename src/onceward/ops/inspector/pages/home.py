@@ -48,7 +48,7 @@ def trouble(each: Snapshot, now: Millis) -> tuple[str, ...]:
     """Return an agent's problems as words, those that ``onceward top`` shows, the worst first."""
     if each.overview is None:
         return (UNREADABLE,)
-    return (*each.overview.trouble, *each.idle(now))
+    return tuple(sorted((*each.overview.trouble, *each.idle(now)), key=SEVERITY.index))
 
 
 def home(request: Request) -> Response:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from onceward.file.file_checks import canonical
+from onceward.message.clock import monotonic
 
 PROC: Final = Path("/proc")
 GONE: Final = " (deleted)"
+SIDES: Final = ("-wal", "-shm")
+LOOK_AGAIN, SHARE = 5.0, 50
+"""Seconds after which all processes are looked at again, and the least multiple of one look."""
 OURS, OTHER = "apsw", ("_sqlite3", "libsqlite3")
 STOPPED: Final = frozenset("Tt")
 WRITE_LOCK: Final = "120"
@@ -25,7 +30,7 @@ class Holder:
 
     pid: int
     deleted: bool
-    """Whether its file is no longer the one at this path."""
+    """Whether its file is not the one at this path: that was moved, deleted or replaced."""
     mixed: bool
     """Whether two SQLite libraries are loaded, which drop each other's locks on one file."""
     wal_deleted: bool = False
@@ -42,9 +47,45 @@ def holders(path: Path) -> list[Holder]:
     for pid in _processes():
         held = {link for link in _links(pid) if link.removesuffix(GONE) in names}
         if held:
-            gone, side = f"{own}{GONE}" in held, any(link.endswith(GONE) for link in held)
+            gone, side = _has_lost(pid, own, held), any(link.endswith(GONE) for link in held)
             found.append(Holder(pid, gone, _mixed(pid), side and not gone, _stopped(pid)))
     return found
+
+
+class _Look(NamedTuple):
+    """The files of which processes hold another file, and when to look again."""
+
+    found: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    until: float = 0.0
+
+
+_last = [_Look()]
+
+
+def replaced() -> Mapping[str, tuple[int, ...]]:
+    """
+    Return processes by the path of a file that they have open, and that has lost that path.
+
+    A look takes long where many processes run, so it is repeated after some seconds only.
+    """
+    began = monotonic()
+    if began >= _last[0].until:
+        found: dict[str, tuple[int, ...]] = {}
+        for pid in _processes():
+            held = {*_links(pid)}
+            sides = {link.removesuffix(GONE) for link in held}
+            names = {side[:-4] for side in sides if side.endswith(SIDES)}
+            for name in names:
+                if _has_lost(pid, name, held):
+                    found[name] = (*found.get(name, ()), pid)
+        now = monotonic()
+        _last[0] = _Look(found, now + max(LOOK_AGAIN, SHARE * (now - began)))
+    return _last[0].found
+
+
+def _has_lost(pid: int, name: str, held: Collection[str]) -> bool:
+    """Return whether a process that has side files of *name* open has another file by now."""
+    return name not in held and name not in {*_links(pid)}  # it may just have opened the file
 
 
 def writer(path: Path) -> int | None:
