@@ -31,6 +31,11 @@ class Field:
 
 ASYNC_MODULES = (
     "onceward.api.aio",
+    "onceward.api.sessions",
+    "onceward.features.channels.aio",
+    "onceward.features.limits.aio",
+    "onceward.features.mailboxes.aio",
+    "onceward.features.schedules.aio",
     "onceward.features.runs.run",
     "onceward.core.handle.message",
     "onceward.features.batches.context",

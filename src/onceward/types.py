@@ -7,16 +7,18 @@ The names that every program needs are in ``onceward`` itself.
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncSession
+    from onceward.api.aio import AsyncSession
     from onceward.core.handle.context import AsyncTransaction
     from onceward.core.rows.dead_letters import DeadLetter
     from onceward.core.send.compose import SendResult
     from onceward.features.batches.context import AsyncBatchContext
+    from onceward.features.channels.aio import AsyncChannel
     from onceward.features.channels.directory import ChannelConfig
     from onceward.features.checks.health import Health
     from onceward.features.checks.invariants import Violation
     from onceward.features.checks.repairs import Repair
     from onceward.features.history.journey import Journey
+    from onceward.features.mailboxes.aio import AsyncMailbox
     from onceward.features.mailboxes.api import HandlerTransaction
     from onceward.features.mailboxes.mailbox_readers import Start
     from onceward.features.schedules.tick import Tick
@@ -57,8 +59,8 @@ __all__ = [
 _MODULES = {
     "AgentInfo": "message.names",
     "AsyncBatchContext": "features.batches.context",
-    "AsyncChannel": "api.aio",
-    "AsyncMailbox": "api.aio",
+    "AsyncChannel": "features.channels.aio",
+    "AsyncMailbox": "features.mailboxes.aio",
     "AsyncSession": "api.aio",
     "AsyncTransaction": "core.handle.context",
     "Cancellation": "message.record",

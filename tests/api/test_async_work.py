@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from onceward import Agent, AsyncMessage, AsyncPostbox, AsyncRun, Postbox
-from onceward.api.aio import AsyncHandlerTransaction
 from onceward.errors import InvalidArgument
+from onceward.features.mailboxes.aio import AsyncHandlerTransaction
 from onceward.types import AsyncTransaction
 
 TABLE = "CREATE TABLE IF NOT EXISTS notes (body)"

@@ -14,15 +14,6 @@ PACKAGE = Path(str(onceward.__file__)).parent
 FEATURES = sorted(each.parent.name for each in PACKAGE.glob("features/*/__init__.py"))
 LISTS = {"features.py", "parts.py"}
 """Modules of ``onceward.api`` with a line for each feature."""
-REFERRED_TO = {
-    "channels",
-    "mailboxes",
-    "runs",
-    "schedules",
-    *("checks", "history", "limits", "polling", "streams"),
-}
-"""Features without which some program that does not use them fails."""
-
 PROGRAM = Path(__file__).with_name("small_program.py")
 
 
@@ -57,17 +48,12 @@ def _tree_without(feature: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_all_else_works_without_a_feature(
-    feature: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_all_else_works_without_a_feature(feature: str, tmp_path: Path) -> None:
     """
     Messages are sent, handled and answered, files maintained and the command's help drawn.
 
     The postboxes are plain and asynchronous ones; the interpreter is a fresh one.
     """
-    if feature in REFERRED_TO:
-        failing = pytest.mark.xfail(strict=True, reason="the rest refers to it")
-        request.node.add_marker(failing)
     env = {**os.environ, "PYTHONPATH": str(_tree_without(feature, tmp_path))}
 
     ran = subprocess.run(

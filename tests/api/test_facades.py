@@ -10,31 +10,34 @@ from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.peers import Peers
-from onceward.api.sessions import Sessions
+from onceward.api.sessions import AsyncSessions, Sessions
 from onceward.core.handle.context import AsyncContext, AsyncTransaction
 from onceward.core.handle.message import AsyncMessage
+from onceward.features.channels.aio import AsyncChannel, AsyncChannels
 from onceward.features.channels.api import Channel, Channels
+from onceward.features.limits.aio import AsyncLimits
 from onceward.features.limits.api import Limits
+from onceward.features.mailboxes.aio import AsyncHandlerTransaction, AsyncMailbox, AsyncMailboxes
 from onceward.features.mailboxes.api import HandlerTransaction, Mailbox, Mailboxes
 from onceward.features.runs.run import AsyncRun
 
 FACES: dict[type, type] = {
     AgentFile: aio.AsyncAgentFile,
     Agents: aio.AsyncAgents,
-    Channel: aio.AsyncChannel,
-    Channels: aio.AsyncChannels,
+    Channel: AsyncChannel,
+    Channels: AsyncChannels,
     Context: AsyncContext,
     DeadLetters: aio.AsyncDeadLetters,
-    HandlerTransaction: aio.AsyncHandlerTransaction,
-    Limits: aio.AsyncLimits,
-    Mailbox: aio.AsyncMailbox,
-    Mailboxes: aio.AsyncMailboxes,
+    HandlerTransaction: AsyncHandlerTransaction,
+    Limits: AsyncLimits,
+    Mailbox: AsyncMailbox,
+    Mailboxes: AsyncMailboxes,
     Message: AsyncMessage,
     Peers: aio.AsyncPeers,
     Postbox: aio.AsyncPostbox,
     Run: AsyncRun,
     Session: aio.AsyncSession,
-    Sessions: aio.AsyncSessions,
+    Sessions: AsyncSessions,
     Transaction: AsyncTransaction,
 }
 

@@ -28,8 +28,8 @@ from onceward import (
     Run,
     step,
 )
-from onceward.api.aio import AsyncHandlerTransaction
 from onceward.errors import OutboxLimit, SendError
+from onceward.features.mailboxes.aio import AsyncHandlerTransaction
 from onceward.testing import Controls
 
 PING = {"number": 1}

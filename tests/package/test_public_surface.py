@@ -13,6 +13,8 @@ import pytest
 import onceward
 import onceward.types as types_of_calls
 from onceward import AsyncPostbox, Postbox
+from onceward.api.parts import PARTS
+from onceward.core.contract import Late
 
 MODULES = (
     "onceward",
@@ -62,6 +64,8 @@ def public_classes() -> list[type]:
     faces = {
         v for v in vars(held).values() if inspect.isclass(v) and "onceward.api" in v.__module__
     }
+    lates = [part.face for part in PARTS.values() if isinstance(part.face, Late)]
+    faces |= {face for late in lates if inspect.isclass(face := late.load())}
     return sorted(
         exported | (faces - {held.AsyncBridge, held.AsyncWaiter, held.FileBridge}),
         key=lambda kind: kind.__qualname__,
@@ -127,10 +131,12 @@ def test_public_attributes_hold_no_internals(tmp_path: Path) -> None:
         async with AsyncPostbox(tmp_path / "b.db", agent="b", start=False) as box:
             mailbox = await box.mailboxes.ensure()
             held = {"box": box, "session": box.session("s"), "mailbox": mailbox}
+            held |= {f"box.{each}": getattr(box, each) for each in PARTS}
             return [pair for name, each in held.items() for pair in reached(each, name)]
 
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         held = {"box": box, "session": box.session("s"), "mailbox": box.mailboxes.ensure()}
+        held |= {f"box.{each}": getattr(box, each) for each in PARTS}
         found = [pair for name, each in held.items() for pair in reached(each, name)]
     found += asyncio.run(main())
 
@@ -155,7 +161,7 @@ def test_an_async_postbox_has_the_names_of_a_postbox() -> None:
     """``AsyncPostbox`` shows what ``Postbox`` shows, and ``open``."""
     names = {name for name, _ in public_calls(onceward.Postbox)}
 
-    assert names | {"open"} == {
+    assert names | {"open", *PARTS} == {
         name for name in dir(onceward.AsyncPostbox) if not name.startswith("_")
     }
 

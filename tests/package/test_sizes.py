@@ -14,11 +14,11 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "core": 9_500,
-    "features": 8_480,
+    "core": 9_530,
+    "features": 8_680,
     "file": 4_300,
     "message": 3_610,  # retry policies as text; Tuning
-    "api": 2_500,
+    "api": 2_360,
     "transports": 3_150,
     "ops": 10_910,
     "fleet": 6_350,

@@ -8,14 +8,13 @@ tasks in one tick of the loop share one commit. Waits, blocks and iterators are 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from typing_extensions import TypeForm
 
@@ -25,56 +24,39 @@ from onceward.api.agents import Agents
 from onceward.api.async_bridge import AsyncBridge, AsyncWaiter
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
+from onceward.api.parts import AsyncPostboxParts
 from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions, at_least_each
 from onceward.api.session import Session
-from onceward.api.sessions import Sessions
 from onceward.core.handle.context import AsyncTransaction
-from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.run import recovery
 from onceward.core.run.async_face import (
     AsyncFace,
     OffLoop,
-    OnWorker,
-    WorkerThread,
     awaitable,
-    awaitable_as,
     awaitable_on_thread,
     awaitable_write,
     carried,
-    on_thread,
     uncancelled,
-    until_ended,
 )
 from onceward.core.run.engine_loop import Due
-from onceward.core.send.block import Transaction
 from onceward.core.send.requests import ReplyState, read_reply
 from onceward.errors import InvalidArgument, StoreClosed, StoreError
-from onceward.features.channels.api import Channel, Channels, Topics
-from onceward.features.checks.invariants import Violation
-from onceward.features.limits.api import Limits
-from onceward.features.mailboxes.api import (
-    HandlerTransaction,
-    Mailbox,
-    Mailboxes,
-    MailboxFields,
-    Where,
-)
-from onceward.features.mailboxes.mailbox_readers import EARLIEST
-from onceward.features.runs.api import SessionQueues
-from onceward.features.schedules.api import Schedules
-from onceward.features.streams.reading import StreamItem
 from onceward.file.database import Database
 from onceward.hooks import Hooks
 from onceward.message.body import Body
 from onceward.message.clock import monotonic
-from onceward.message.names import DEFAULT_SESSION, listed, quoted
+from onceward.message.names import DEFAULT_SESSION, listed
 from onceward.message.options import SendOptions
-from onceward.message.record import MailboxFilters, MessageRecord, Ticket, ticket_id
+from onceward.message.record import Ticket, ticket_id
 from onceward.message.times import Span
 from onceward.message.times import seconds as span_seconds
 from onceward.message.validators import check_type
+
+if TYPE_CHECKING:
+    from onceward.features.checks.invariants import Violation
+    from onceward.features.streams.reading import StreamItem
 
 T = TypeVar("T")
 S_co = TypeVar("S_co", bound=Session, covariant=True)
@@ -268,261 +250,6 @@ class AsyncSession(SessionFace[Session]):
     history = awaitable(Session.history)
 
 
-class AsyncChannel(AsyncFace[Channel]):
-    """One channel, as this agent takes part in it; see ``Channel``."""
-
-    def __init__(self, channel: Channel, bridge: FileBridge) -> None:
-        super().__init__(channel, bridge)
-        self._bridge = bridge
-        self.name = channel.name
-        """Name of the channel."""
-        self.session = channel.session
-        """Conversation in which messages are sent."""
-        self.created = channel.created
-        """Whether the call that returned this made the channel."""
-
-    info = awaitable(Channel.info)
-    members = awaitable(Channel.members)
-    join = awaitable(Channel.join)
-    add = awaitable(Channel.add)
-    add_many = awaitable(Channel.add_many)
-    leave = awaitable(Channel.leave)
-    remove = awaitable(Channel.remove)
-    subscribe = awaitable(Channel.subscribe)
-    unsubscribe = awaitable(Channel.unsubscribe)
-    pause = awaitable(Channel.pause)
-    resume = awaitable(Channel.resume)
-    drain = awaitable(Channel.drain)
-    close = awaitable(Channel.close)
-    send = awaitable(Channel.send)
-    respond = awaitable(Channel.respond)
-    acknowledge = awaitable(Channel.acknowledge)
-    acknowledgments = awaitable(Channel.acknowledgments)
-    detach = awaitable(Channel.detach)
-    history = awaitable(Channel.history)
-
-    async def attach(
-        self, handle: str, type: TypeForm[Body] | str | None = None
-    ) -> AsyncMessage[Body]:
-        """Return a message that was detached; see ``Channel.attach``."""
-        found = await self._bridge.call(lambda: self._plain.attach(handle, type))
-        return AsyncMessage(found, self._bridge)
-
-    async def receive(
-        self,
-        type: TypeForm[Body] | str | None = None,
-        timeout: Span = 0.0,
-        *,
-        topics: Topics = None,
-    ) -> AsyncMessage[Body] | None:
-        """Lease this agent's next message of the channel; see ``Channel.receive``."""
-        return await self._bridge.receive(lambda: self._plain.receive(type, topics=topics), timeout)
-
-    async def receive_each(
-        self, type: TypeForm[Body] | str | None = None, timeout: Span | None = None
-    ) -> AsyncIterator[AsyncMessage[Body]]:
-        """Yield messages as they come; see ``Channel.receive_each``."""
-        while found := await self._bridge.receive(lambda: self._plain.receive(type), timeout):
-            yield found
-
-
-class AsyncChannels(AsyncFace[Channels]):
-    """The channels of the home; see ``Channels``."""
-
-    create = awaitable_as(AsyncChannel, Channels.create)
-    ensure = awaitable_as(AsyncChannel, Channels.ensure)
-    get = awaitable_as(AsyncChannel, Channels.get)
-    remove = awaitable(Channels.remove)
-    list = awaitable(Channels.list)
-
-
-class AsyncHandlerTransaction(AsyncFace[HandlerTransaction]):
-    """Transaction of an ``async def`` handler of a mailbox; see ``HandlerTransaction``."""
-
-    def __init__(self, effects: HandlerTransaction, off_loop: OffLoop) -> None:
-        super().__init__(effects, off_loop)
-        self.tx: AsyncTransaction = _MarkTransaction(effects, off_loop)
-        """The transaction that the mark commits with; opened, and the file locked, on first use."""
-
-    send = awaitable(HandlerTransaction.send)
-
-
-class _MarkTransaction(AsyncTransaction):
-    """The transaction of a mailbox's handler, opened on first use."""
-
-    def __init__(self, effects: HandlerTransaction, off_loop: OffLoop) -> None:
-        self._effects, self._worker = effects, off_loop
-
-    @property
-    def _plain(self) -> Transaction:
-        return self._effects.tx
-
-    @property
-    def _off_loop(self) -> OffLoop:
-        return self._worker
-
-
-AsyncHandler = Callable[[AsyncMessage[Any], AsyncHandlerTransaction], Awaitable[object]]
-
-
-class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
-    """One mailbox of the home, until it expires; see ``Mailbox``."""
-
-    def __init__(self, mailbox: Mailbox, bridge: FileBridge) -> None:
-        MailboxFields.__init__(self, mailbox._address, id=mailbox.id, created=mailbox.created)
-        AsyncFace.__init__(self, mailbox, bridge)
-        self._bridge = bridge
-
-    send = awaitable_write(Mailbox.send)
-    discard = awaitable(Mailbox.discard)
-    reset = awaitable(Mailbox.reset)
-    query = awaitable(Mailbox.query)
-    count = awaitable(Mailbox.count)
-
-    async def _until(self, look: Callable[[], list[T]], timeout: Span | None) -> list[T]:
-        """Call *look* after every commit in the mailbox's file until it finds something."""
-        reader = self._plain._reader
-        found = await self._bridge.wait(
-            lambda: look() or None, timeout, db=reader.db, due=reader.until_due
-        )
-        return found or []
-
-    async def replay(
-        self, type: Any = None, *, timeout: Span | None = 0.0
-    ) -> AsyncIterator[MessageRecord]:
-        """Yield everything that has not expired, then new messages; see ``Mailbox.replay``."""
-        read_on = self._plain._reading(type)
-        while records := await self._until(read_on, timeout):
-            for record in records:
-                yield record
-
-    async def cursor(
-        self,
-        reader: str,
-        type: Any = None,
-        *,
-        limit: int = 100,
-        timeout: Span | None = 0.0,
-        start: Where = EARLIEST,
-        consume_skipped: bool = True,
-        **filters: Unpack[MailboxFilters],
-    ) -> list[MessageRecord]:
-        """Move the named position and return what it passed; see ``Mailbox.cursor``."""
-
-        def look() -> list[MessageRecord]:
-            return self._plain.cursor(
-                reader, type, limit=limit, start=start, consume_skipped=consume_skipped, **filters
-            )
-
-        return await self._until(look, timeout)
-
-    async def lease(
-        self,
-        group: str,
-        type: TypeForm[Body] | str | None = None,
-        *,
-        limit: int = 1,
-        timeout: Span | None = 0.0,
-        lease: Span | None = None,
-        start: Where = EARLIEST,
-    ) -> list[AsyncMessage[Body]]:
-        """Lease the next messages of the group to us; see ``Mailbox.lease``."""
-
-        def look() -> list[Message[Body]]:
-            return self._plain.lease(group, type, limit=limit, lease=lease, start=start)
-
-        reader = self._plain._reader
-        return await self._bridge.lease(look, timeout, db=reader.db, due=reader.until_due)
-
-    async def receive(
-        self,
-        group: str,
-        type: TypeForm[Body] | str | None = None,
-        *,
-        timeout: Span | None = 0.0,
-        start: Where = EARLIEST,
-    ) -> AsyncMessage[Body] | None:
-        """Lease the next message of the group; see ``Mailbox.receive``."""
-        found = await self.lease(group, type, timeout=timeout, start=start)
-        return found[0] if found else None
-
-    async def exactly_once(
-        self,
-        group: str,
-        handler: AsyncHandler,
-        type: Any = None,
-        *,
-        limit: int = 1,
-        timeout: Span | None = 0.0,
-        start: Where = EARLIEST,
-    ) -> int:
-        """
-        Lease and handle the next messages by a coroutine function; see ``Mailbox.exactly_once``.
-
-        Once *handler* has used its transaction it holds the file's write lock:
-        until it ends, await only that transaction and nothing else of this file. A cancellation
-        cancels the handler, and its message is tried again.
-        """
-        if not inspect.iscoroutinefunction(handler):
-            msg = f"handler {quoted(handler)} must be an async def: it runs on the event loop"
-            raise InvalidArgument(msg)
-        if self._bridge.in_transaction:
-            msg = "exactly_once commits on its own: call it outside of the open transaction"
-            raise InvalidArgument(msg)
-        calls = _HandlerCalls(handler, asyncio.get_running_loop())
-
-        def look() -> int | None:
-            handled = self._plain.exactly_once(group, calls.run, type, limit=limit, start=start)
-            return handled or None
-
-        reader = self._plain._reader
-        handled = await self._bridge.wait(
-            look, timeout, db=reader.db, due=reader.until_due, run=calls.on_thread
-        )
-        return handled or 0
-
-
-class _HandlerCalls:
-    """Run an async handler for a thread that holds the transaction."""
-
-    def __init__(self, handler: AsyncHandler, loop: asyncio.AbstractEventLoop) -> None:
-        self._handler, self._loop = handler, loop
-        self._cancel: Callable[[], object] = lambda: None
-
-    def run(self, message: Message[Any], effects: HandlerTransaction) -> None:
-        """Run the handler's coroutine on the loop and its calls on this thread."""
-
-        def start(on_worker: OnWorker) -> Awaitable[object]:
-            thread = WorkerThread(on_worker)
-            return self._handler(
-                AsyncMessage(message, thread), AsyncHandlerTransaction(effects, thread)
-            )
-
-        def stoppable(cancel: Callable[[], object]) -> None:
-            self._cancel = cancel
-
-        run_coroutine(start, self._loop, stoppable)
-
-    async def on_thread(self, work: Callable[[], T]) -> T:
-        """Run *work* on a separate thread; a cancellation cancels the handler first."""
-        working = asyncio.ensure_future(on_thread(work))
-        try:
-            return await asyncio.shield(working)
-        except asyncio.CancelledError:
-            self._cancel()
-            await until_ended(working)
-            raise
-
-
-class AsyncMailboxes(AsyncFace[Mailboxes]):
-    """The mailboxes of the home; see ``Mailboxes``."""
-
-    ensure = awaitable_as(AsyncMailbox, Mailboxes.ensure)
-    create = awaitable_as(AsyncMailbox, Mailboxes.create)
-    get = awaitable_as(AsyncMailbox, Mailboxes.get)
-    list = awaitable(Mailboxes.list)
-
-
 class AsyncPeers(AsyncFace[Peers]):
     """The peers of an agent; see ``Peers``."""
 
@@ -561,48 +288,6 @@ class AsyncDeadLetters(AsyncFace[DeadLetters]):
     discard_all = awaitable(DeadLetters.discard_all)
 
 
-class AsyncSchedules(AsyncFace[Schedules]):
-    """The schedules of a file; see ``Schedules``."""
-
-    add = awaitable(Schedules.add)
-    list = awaitable(Schedules.list)
-    get = awaitable(Schedules.get)
-    remove = awaitable(Schedules.remove)
-    pause = awaitable(Schedules.pause)
-    resume = awaitable(Schedules.resume)
-    run_now = awaitable(Schedules.run_now)
-
-
-class AsyncLimits(AsyncFace[Limits]):
-    """The limits of a file; see ``Limits``."""
-
-    set = awaitable(Limits.set)
-    remove = awaitable(Limits.remove)
-    list = awaitable(Limits.list)
-    fullness = awaitable(Limits.fullness)
-    drops = awaitable(Limits.drops)
-
-
-class AsyncSessions(AsyncFace[Sessions]):
-    """The sessions of a file, their queues and runs; see ``Sessions``."""
-
-    stats = awaitable(Sessions.stats)
-    poll = awaitable(Sessions.poll)
-    tail = awaitable(Sessions.tail)
-    list = awaitable(SessionQueues.list)
-    get = awaitable(SessionQueues.get)
-    waiting = awaitable(SessionQueues.waiting)
-    set = awaitable(SessionQueues.set)
-    reorder = awaitable(SessionQueues.reorder)
-    discard = awaitable(SessionQueues.discard)
-    pause = awaitable(SessionQueues.pause)
-    resume = awaitable(SessionQueues.resume)
-    remove = awaitable(SessionQueues.remove)
-    runs = awaitable(SessionQueues.runs)
-    run = awaitable(SessionQueues.run)
-    abort = awaitable(SessionQueues.abort)
-
-
 class AsyncAgentFile(AsyncFace[AgentFile]):
     """The file itself: health, checks, repairs, maintenance, pause; see ``AgentFile``."""
 
@@ -625,7 +310,7 @@ class AsyncAgentFile(AsyncFace[AgentFile]):
         return await self._off_loop.call(lambda: self._plain.check(*plain))
 
 
-class AsyncPostbox(SessionFace[Postbox], EventSource):
+class AsyncPostbox(SessionFace[Postbox], EventSource, AsyncPostboxParts):
     """
     One agent's SQLite file, open, for asyncio.
 
@@ -680,22 +365,13 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     def _join(self, box: Postbox, loop: asyncio.AbstractEventLoop) -> None:
         bridge = FileBridge(box._db, loop, box._settings.poll_interval)
         self._opened = (box, bridge)
-        self.channels = AsyncChannels(box.channels, bridge)
-        """The channels of the home."""
+        self._forget_parts()
         self.agents = AsyncAgents(box.agents, bridge)
         """The agents of the home, and their subscriptions."""
         self.peers = AsyncPeers(box.peers, bridge)
         """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = AsyncDeadLetters(box.dead_letters, bridge)
         """Messages that ended badly here."""
-        self.schedules = AsyncSchedules(box.schedules, bridge)
-        """Messages that are sent repeatedly, at given times."""
-        self.limits = AsyncLimits(box.limits, bridge)
-        """Limits of the file: messages, bytes, rates."""
-        self.sessions = AsyncSessions(box.sessions, bridge)
-        """The sessions of the file: their messages, queues and runs."""
-        self.mailboxes = AsyncMailboxes(box.mailboxes, bridge)
-        """Mailboxes of the home."""
         self.file = AsyncAgentFile(box.file, bridge)
         """The file itself: health, checks, repairs, maintenance, pause."""
 

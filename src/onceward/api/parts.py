@@ -1,24 +1,37 @@
 """
-Declare the attributes of a postbox that features make: one line and one import for each.
+Declare the attributes of a postbox that features make: an import and a line for each.
 
-The features' own lists say what makes them, so a deleted feature leaves a declaration behind that
-only a type checker reads.
+The features give the functions that make them; only type checkers read the declarations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from onceward.api.features import FEATURES
+from onceward.core.contract import Late, Part
 
 if TYPE_CHECKING:
-    from onceward.core.contract import Opening
+    from onceward.api.sessions import AsyncSessions, Sessions
+    from onceward.core.contract import Bridge, Opening
+    from onceward.features.channels.aio import AsyncChannels
     from onceward.features.channels.api import Channels
+    from onceward.features.limits.aio import AsyncLimits
     from onceward.features.limits.api import Limits
+    from onceward.features.mailboxes.aio import AsyncMailboxes
     from onceward.features.mailboxes.api import Mailboxes
+    from onceward.features.schedules.aio import AsyncSchedules
     from onceward.features.schedules.api import Schedules
+
+PARTS: Final = {
+    "sessions": Part(
+        Late("onceward.api", "sessions.sessions_of"), Late("onceward.api", "sessions.AsyncSessions")
+    ),
+    **{name: part for each in FEATURES for name, part in each.parts.items()},
+}
+"""All of them, by name; the sessions are those of two features."""
 
 
 class PostboxParts:
@@ -33,19 +46,55 @@ class PostboxParts:
     """Mailboxes of the home."""
     schedules: Schedules
     """Messages that are sent repeatedly, at given times."""
+    sessions: Sessions
+    """The sessions of the file: their messages, queues and runs."""
 
 
-def _part(name: str, make: Callable[[Opening], object]) -> cached_property[object]:
-    """Return the attribute of that name."""
+class AsyncPostboxParts:
+    """The same attributes of an async postbox, once it is open."""
 
+    channels: AsyncChannels
+    """The channels of the home."""
+    limits: AsyncLimits
+    """Limits of the file: messages, bytes, rates."""
+    mailboxes: AsyncMailboxes
+    """Mailboxes of the home."""
+    schedules: AsyncSchedules
+    """Messages that are sent repeatedly, at given times."""
+    sessions: AsyncSessions
+    """The sessions of the file: their messages, queues and runs."""
+
+    @property
+    def _plain(self) -> object:
+        raise NotImplementedError
+
+    @property
+    def _bridge(self) -> Bridge:
+        raise NotImplementedError
+
+    def _forget_parts(self) -> None:
+        """Make all of them again: another file is open."""
+        for name in PARTS:
+            vars(self).pop(name, None)
+
+
+def _add(owner: type, name: str, make: Callable[[Any], object]) -> None:
+    """Give a class the attribute of that name, made on first use."""
+    attribute = cached_property(make)
+    attribute.__set_name__(owner, name)
+    setattr(owner, name, attribute)
+
+
+def _add_both(name: str, part: Part) -> None:
     def made(box: PostboxParts) -> object:
-        return box._opening.once(make)
+        return box._opening.once(part.make)
 
-    part = cached_property(made)
-    part.__set_name__(PostboxParts, name)
-    return part
+    def faced(box: AsyncPostboxParts) -> object:
+        return part.face(getattr(box._plain, name), box._bridge)
+
+    _add(PostboxParts, name, made)
+    _add(AsyncPostboxParts, name, faced)
 
 
-for _feature in FEATURES:
-    for _name, _make in _feature.parts.items():
-        setattr(PostboxParts, _name, _part(_name, _make))
+for _name, _part in PARTS.items():
+    _add_both(_name, _part)

@@ -81,7 +81,6 @@ if TYPE_CHECKING:
 
     from onceward.api.agents import Agents
     from onceward.api.dead_letters import DeadLetters
-    from onceward.api.sessions import Sessions
     from onceward.core.handle.worker import Worker
     from onceward.features.cancellation.cancellation import Cancelling
     from onceward.features.checks.invariants import Violation
@@ -369,13 +368,6 @@ class Postbox(Session, EventSource, PostboxParts):
         from onceward.api.agents import Agents  # noqa: PLC0415 - rarely needed
 
         return Agents(self._directory)
-
-    @cached_property
-    def sessions(self) -> Sessions:
-        """The sessions of the file: their messages, queues and runs."""
-        from onceward.api.sessions import Sessions  # noqa: PLC0415 - rarely needed
-
-        return Sessions(self._deps, self._files)
 
     def _close_idle(self, _limit: int) -> int:
         """Close idle files of recipients, for all postboxes of this process."""

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from onceward.core.contract import Opening
+from onceward.core.run.async_face import AsyncFace, awaitable
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import UnknownRecipient
 from onceward.features.polling import polling
@@ -142,3 +144,28 @@ def _events(agent: str, at: Millis, asked: Poll, step: PollResult) -> Iterator[E
         cursor_from=step.cursor_from,
         cursor_to=step.cursor_to,
     )
+
+
+class AsyncSessions(AsyncFace[Sessions]):
+    """The sessions of a file, their queues and runs; see ``Sessions``."""
+
+    stats = awaitable(Sessions.stats)
+    poll = awaitable(Sessions.poll)
+    tail = awaitable(Sessions.tail)
+    list = awaitable(SessionQueues.list)
+    get = awaitable(SessionQueues.get)
+    waiting = awaitable(SessionQueues.waiting)
+    set = awaitable(SessionQueues.set)
+    reorder = awaitable(SessionQueues.reorder)
+    discard = awaitable(SessionQueues.discard)
+    pause = awaitable(SessionQueues.pause)
+    resume = awaitable(SessionQueues.resume)
+    remove = awaitable(SessionQueues.remove)
+    runs = awaitable(SessionQueues.runs)
+    run = awaitable(SessionQueues.run)
+    abort = awaitable(SessionQueues.abort)
+
+
+def sessions_of(opening: Opening) -> Sessions:
+    """Return the sessions of an opening."""
+    return Sessions(opening.deps, opening.files)

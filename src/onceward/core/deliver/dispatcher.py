@@ -35,7 +35,7 @@ WAKE_ROWS: Final = 1000
 # When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
 # back off nor are leased.
 # The end of a backoff stays stored where nothing is left to push; a past one does not matter.
-# The moments of features stand last; they see the file's time, ?1, and the wall clock, ?3.
+# The moments of features stand last; they see :now, the file's time, and :wall, the wall clock's.
 AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient)
@@ -58,9 +58,9 @@ WITH RECURSIVE next(name) AS (
            CASE WHEN p.failures > 0 THEN 'failing' WHEN p.seen_at IS NULL THEN 'new'
                 ELSE 'known' END
       FROM found AS f LEFT JOIN _onceward_peers AS p ON p.name = f.name
-     WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
+     WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= :now
        AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
-           (SELECT value FROM json_each(?2))
+           (SELECT value FROM json_each(:elsewhere))
      ORDER BY coalesce(p.due_at, 0), f.name
 )
 SELECT i.paused_at, i.clock_at,
@@ -71,7 +71,7 @@ SELECT i.paused_at, i.clock_at,
           FROM _onceward_outbox
          WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM _onceward_peers
-         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1){moments}
+         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > :now){moments}
   FROM _onceward_file_info AS i"""
 NOTHING_DUE: Final = "0"
 
@@ -80,7 +80,7 @@ class DueWork(NamedTuple):
     """A feature's work at moments that it stores in the file."""
 
     now: str
-    """SQL: whether work is due, at the file's time ?1 and the wall clock's ?3."""
+    """SQL: whether work is due at :now, the file's time, and :wall, the wall clock's."""
     run: Callable[..., None]
     """Does it, for an opening."""
     at: str | None = None
@@ -285,7 +285,8 @@ class Dispatcher:
 
     def _agenda(self) -> _Agenda:
         now = self._db.now()
-        bindings = now, json.dumps(self._routes.elsewhere()), self._db.time.wall
+        elsewhere, wall = json.dumps(self._routes.elsewhere()), self._db.time.wall
+        bindings = {"now": now, "elsewhere": elsewhere, "wall": wall}
         [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(
             self._agenda_sql, bindings
         )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept.accept import Storing
-from onceward.core.contract import Feature, Late
+from onceward.core.contract import Feature, Late, Part
 from onceward.core.deliver.dispatcher import DueWork
 from onceward.core.maintenance import Upkeep
 
@@ -38,5 +38,5 @@ FEATURE: Final = Feature(
         prune=late("channel_posts.prune_acknowledgments"), home=late("channel_tasks.maintain")
     ),
     opens=_offer,
-    parts={"channels": late("api.channels_of")},
+    parts={"channels": Part(late("api.channels_of"), late("aio.AsyncChannels"))},
 )

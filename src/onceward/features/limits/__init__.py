@@ -6,8 +6,12 @@ Imports core, file and message; never another feature.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from onceward.core.contract import Feature, Late
+from onceward.core.contract import Feature, Late, Part
 
-FEATURE: Final = Feature(name="limits", parts={"limits": Late(__name__, "api.limits_of")})
+late = partial(Late, __name__)
+FEATURE: Final = Feature(
+    name="limits", parts={"limits": Part(late("api.limits_of"), late("aio.AsyncLimits"))}
+)

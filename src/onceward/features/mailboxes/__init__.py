@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from onceward.core.accept.accept import Storing
-from onceward.core.contract import Feature, Late
+from onceward.core.contract import Feature, Late, Part
 from onceward.core.maintenance import Upkeep
 
 late = partial(Late, __name__)
@@ -19,5 +19,5 @@ FEATURE: Final = Feature(
     accepting=late("directory.inspect"),
     storing=Storing(keyed=late("keys.supersede"), returned=late("keys.readmit")),
     upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep")),
-    parts={"mailboxes": late("api.mailboxes_of")},
+    parts={"mailboxes": Part(late("api.mailboxes_of"), late("aio.AsyncMailboxes"))},
 )

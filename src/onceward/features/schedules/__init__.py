@@ -9,16 +9,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.contract import Feature, Late
+from onceward.core.contract import Feature, Late, Part
 from onceward.core.deliver.dispatcher import DueWork
 
 if TYPE_CHECKING:
     from onceward.core.contract import Opening
 
 late = partial(Late, __name__)
-DUE: Final = """EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?3)
-       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at IS NOT NULL AND seen_at > ?3)"""
-NEXT: Final = "(SELECT min(due_at) - ?3 + ?1 FROM _onceward_schedules WHERE due_at > ?3)"
+DUE: Final = """EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= :wall)
+       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at IS NOT NULL AND seen_at > :wall)"""
+NEXT: Final = "(SELECT min(due_at) - :wall + :now FROM _onceward_schedules WHERE due_at > :wall)"
 
 
 def _declare(opening: Opening) -> None:
@@ -32,5 +32,5 @@ FEATURE: Final = Feature(
     name="schedules",
     due=DueWork(now=DUE, run=late("api.send_due"), at=NEXT),
     opens=_declare,
-    parts={"schedules": late("api.schedules_of")},
+    parts={"schedules": Part(late("api.schedules_of"), late("aio.AsyncSchedules"))},
 )
