@@ -19,7 +19,7 @@ BUDGET = {
     "file": 4_300,
     "message": 3_610,  # retry policies as text; Tuning
     "api": 2_360,
-    "transports": 3_150,
+    "transports": 3_170,
     "ops": 10_910,
     "fleet": 6_350,
     "testing": 1_950,

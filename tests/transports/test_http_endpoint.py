@@ -57,6 +57,7 @@ from onceward.transports.network.http_signing import Signed
 from onceward.transports.network.keys import Keys
 
 BODY = wire.encode_parcel(a_parcel())
+HEALTHZ = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 NOT_TAKEN = b"not taken\n"
 
 
@@ -446,13 +447,25 @@ def test_a_second_head_is_awaited_as_long_as_the_first(tmp_path: Path) -> None:
         served(tmp_path, limits=HttpLimits(header_timeout=0.05)) as there,
         raw(there.url) as connection,
     ):
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        connection.sendall(HEALTHZ)
         found = b""
         while not found.endswith(b"}"):
             found += connection.recv(65536)
         connection.sendall(b"GET /he")
 
         assert b"" == answer_of(connection)
+
+
+def test_a_head_behind_a_request_is_awaited_as_long(tmp_path: Path) -> None:
+    """The part of a head that came with the request before it starts the time."""
+    with (
+        served(tmp_path, limits=HttpLimits(header_timeout=0.05)) as there,
+        raw(there.url) as connection,
+    ):
+        connection.settimeout(10)
+        connection.sendall(HEALTHZ + b"GET /he")
+
+        assert answer_of(connection).endswith(b"}")
 
 
 @pytest.mark.parametrize(
@@ -639,16 +652,70 @@ def test_questions_are_counted_apart(tmp_path: Path) -> None:
     [{"x": "a" * 70_000}, {f"x{number}": "a" for number in range(10_000)}],
     ids=["one long header", "many headers"],
 )
-def test_a_large_head_is_refused(there: Served, more: dict[str, str]) -> None:
-    """A head of more than 16 KiB is cut off, even if it comes whole, in one read, and is signed."""
+@pytest.mark.parametrize("before", [b"", HEALTHZ, HEALTHZ * 40], ids=["first", "second", "later"])
+def test_a_large_head_is_refused(there: Served, more: dict[str, str], before: bytes) -> None:
+    """
+    A head of more than 16 KiB is cut off, even if it comes whole, in one read, and is signed.
+
+    Behind another request, too.
+    """
     answer = b""
     length = {"content-length": str(len(BODY))}
     with raw(there.url) as connection, suppress(OSError):
-        connection.sendall(head(there.signed(BODY) | length | more) + BODY)
+        connection.sendall(before + head(there.signed(BODY) | length | more) + BODY)
         answer = answer_of(connection)
 
+    last = answer[answer.rfind(b"HTTP/1.1 ") :]
     assert [] == there.kept()
-    assert not answer or answer.startswith(b"HTTP/1.1 400 ")  # or the rest of the head was unread
+    assert not answer or last.startswith(b"HTTP/1.1 400 ")  # or the rest of the head was unread
+
+
+def test_a_large_head_behind_a_body_is_refused(there: Served) -> None:
+    """One read has the end of a body and a whole head behind it."""
+    length, more = {"content-length": str(len(BODY))}, {"x": "a" * 70_000}
+    ping = encode_notice(Notice(kind="ping", sender="alice", recipient="bob"))
+    asked = there.signed(ping, "ping") | {"content-length": str(len(ping))}
+    with raw(there.url) as connection:
+        first = head(asked, "/v1/agents/bob/ping") + ping
+        connection.sendall(first + head(there.signed(BODY) | length | more) + BODY)
+        answer = answer_of(connection)
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 400 " in answer
+    assert [] == there.kept()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(BODY), BODY, b"t: a\r\n" * 10_000),
+        b"%x;%b\r\n%b\r\n0\r\n\r\n" % (len(BODY), b"x" * 70_000, BODY),
+    ],
+    ids=["trailers", "extension of a chunk"],
+)
+def test_what_surrounds_chunks_is_bounded(there: Served, body: bytes) -> None:
+    """Trailers and extensions are ignored, so more than 16 KiB of them are refused."""
+    with raw(there.url) as connection:
+        connection.sendall(head(there.signed(BODY) | {"transfer-encoding": "chunked"}) + body)
+        answer = answer_of(connection)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert [] == there.kept()
+
+
+def test_requests_that_come_in_one_read_are_answered_in_order(there: Served) -> None:
+    """Bodies of several reads among them; a request that comes twice is told apart as ever."""
+    large = wire.encode_parcel(a_parcel("x" * 300_000))
+    requests = [
+        head(there.signed(body) | {"content-length": str(len(body))}) + body
+        for body in (large, BODY)
+    ]
+    with raw(there.url) as connection:
+        connection.sendall(b"".join([HEALTHZ, *requests, HEALTHZ, requests[1], HEALTHZ]))
+        answer = answer_of(connection)
+
+    statuses = [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]]
+    assert [b"200", b"200", b"200", b"200", b"401"] == statuses  # which ends the connection
 
 
 def test_a_body_that_is_no_parcel_is_refused(there: Served) -> None:

@@ -19,8 +19,10 @@ from onceward.transports.network.http_endpoint import CONNECTION
 
 HANDSHAKE_TIMEOUT: Final = 10
 """Maximum seconds of a TLS handshake."""
+HEAD_MAX: Final = 16 << 10
+"""Maximum bytes of a request's head, of its trailers, and of the line before a chunk."""
 PIECE: Final = 4096
-"""Bytes of a head that are parsed at a time."""
+"""Bytes that are parsed at a time while a head is expected."""
 LINGER: Final = 1.0
 """Seconds in which the client of a refused connection may read the reason."""
 ACCEPTED_AT_ONCE: Final = 16
@@ -51,6 +53,8 @@ class Guarded(H11Protocol):
     """Counts instead of this connection until the TLS handshake has ended; None without TLS."""
     _timer: asyncio.TimerHandle | None = None
     _refused = False
+    _later: bytearray
+    """Received bytes that are not parsed yet."""
 
     @property
     def place(self) -> str:
@@ -60,6 +64,7 @@ class Guarded(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start waiting for a head."""
         super().connection_made(transport)
+        self._later = bytearray()
         self.app_state = self.app_state | {CONNECTION: self}
         self._arm()
         if self.handshake is not None:
@@ -79,24 +84,38 @@ class Guarded(H11Protocol):
         if self._refused:
             return
         self.counted.hears(self)
-        # h11 limits only an incomplete head, so it gets no more at a time than a part of one
-        while data and self.conn.their_state is h11.IDLE:
-            piece, data = data[:PIECE], data[PIECE:]
-            super().data_received(piece)
-        if data and self.conn.their_state is not h11.ERROR:
-            super().data_received(data)
+        self._later += data
+        self._parse()
         if self.conn.their_state is h11.IDLE:
             self._arm()
         else:
             self._disarm()
 
+    def _parse(self) -> None:
+        """
+        Pass on received bytes, up to the end of a request; later ones wait for its answer.
+
+        h11 limits only what is incomplete, so it never has more than a whole head at a time.
+        """
+        while self._later and self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            size = PIECE if self.conn.their_state is h11.IDLE else HEAD_MAX
+            piece = bytes(self._later[:size])
+            del self._later[:size]
+            super().data_received(piece)
+        if self._later:
+            self.flow.pause_reading()
+
     def on_response_complete(self) -> None:
-        """Close a connection whose request was answered before its body came."""
+        """Parse the next request; close a connection that was answered before its body came."""
         self.counted.rests(self)
         unread = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
         if unread:
             self.transport.close()
+            return
+        self._parse()
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._arm()
 
     def refuse(self) -> None:
         """Tell the client to try again, and close once it has read that."""

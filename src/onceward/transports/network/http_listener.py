@@ -15,13 +15,11 @@ from onceward.message.times import seconds
 from onceward.serving import BACKLOG, ServerThread, bound, configured
 from onceward.transports.network.http_connections import Connections, ConnectionStats
 from onceward.transports.network.http_endpoint import Binding, HttpEndpoint, HttpLimits
-from onceward.transports.network.http_guard import GuardedLoop, guarded
+from onceward.transports.network.http_guard import HEAD_MAX, GuardedLoop, guarded
 from onceward.transports.network.shared import Shared
 
 KEEP_ALIVE: Final = 30
 """Seconds for which an idle connection is kept; longer than a client keeps one."""
-HEAD_MAX: Final = 16 << 10
-"""Maximum bytes of a request's head."""
 STOP_WITHIN: Final = 5
 """Seconds that closing waits for running requests."""
 
