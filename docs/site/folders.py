@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "onceward"
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 
-STAGES = ("core/send", "core/deliver", "core/accept", "core/handle", "core/rows")
+STAGES = ("core/send", "core/deliver", "core/accept", "core/handle", "core/end", "core/rows")
 """Folders of the core in the order of a message, which is that of the page and its picture."""
 IMPORTS = re.compile(r"^Imports ([^;]+?)(?:;.+)?\.$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- layers -->\n).*?(?=<!-- end of layers -->)", re.DOTALL)

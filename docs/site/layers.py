@@ -60,13 +60,13 @@ class Step:
 PATH = (
     Step(0, "api", "session"),
     Step(0, "core/send", "compose"),
-    Step(1, "core/send", "outbox", commit=1),
+    Step(1, "core/send", "add", commit=1),
     Step(2, "core/deliver", "delivery"),
     Step(3, "core/deliver", "parcels"),
     Step(3, "transports", "file"),
     Step(4, "core/accept", "accept", commit=2),
     Step(5, "core/handle", "worker"),
-    Step(6, "core/rows", "inbox", commit=3),
+    Step(6, "core/end", "received", commit=3),
     Step(6, "transports", "file", kind="back"),
     Step(7, "core/deliver", "parcels", commit=4, kind="back"),
 )

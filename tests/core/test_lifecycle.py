@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.core.end import received
+from onceward.core.end import received, sent
 from onceward.core.end.received import SettledMessage
 from onceward.core.handle import claim
-from onceward.core.rows import dead_letters, lanes, sent
+from onceward.core.rows import dead_letters, lanes
 from onceward.core.rows.lanes import LeasedMessage
-from onceward.core.send import outbox
 from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import digest
@@ -229,7 +228,7 @@ NOTHING = {state: state for state in OUTBOX_STATES}
 
 def settled(state: str, *, ends: bool = False) -> Callable[[StoreTransaction, str], object]:
     """Return the verb that takes one receipt."""
-    return lambda tx, message_id: outbox.settle(
+    return lambda tx, message_id: sent.settle(
         tx,
         "b",
         [Receipt(message_id, state)],  # type: ignore[arg-type]
@@ -307,7 +306,7 @@ def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
     message_id = out_in(box, state)
     for word in ("stored", "processed", "dead"):
         box._db.write(
-            lambda tx, word=word: outbox.settle(  # type: ignore[misc]
+            lambda tx, word=word: sent.settle(  # type: ignore[misc]
                 tx, "c", [Receipt(message_id, word)], ask_at=9, stored_ends=True
             )
         )
@@ -321,7 +320,7 @@ def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
 def told(*words: tuple[str, str]) -> Callable[[StoreTransaction], object]:
     """Return the verb that takes one answer: an id and its state for each receipt."""
     receipts = [Receipt(message_id, word) for message_id, word in words]  # type: ignore[arg-type]
-    return lambda tx: outbox.settle(tx, "b", receipts, ask_at=9, stored_ends=False)
+    return lambda tx: sent.settle(tx, "b", receipts, ask_at=9, stored_ends=False)
 
 
 def test_an_answer_settles_what_receipts_before_it_have_left(box: Postbox) -> None:

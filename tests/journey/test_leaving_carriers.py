@@ -13,7 +13,7 @@ from onceward.core.deliver import delivery
 from onceward.core.deliver.carriers import BusyPeers
 from onceward.core.handle import worker
 from onceward.core.maintenance import Maintenance
-from onceward.core.rows import dead_letters
+from onceward.core.rows import outbox
 from onceward.core.run import engine_loop as engine
 from onceward.errors import Unreachable
 from onceward.transports.function import FunctionTransport
@@ -225,16 +225,16 @@ def test_half_of_a_dead_letter_is_not_kept_by_a_send(
 ) -> None:
     """A send whose packing fails while it buries an older message keeps both messages."""
     begun(shop, peer)
-    failed, remove = Event(), dead_letters.REMOVE_OUT
+    failed, remove = Event(), outbox.REMOVE_UNENDED
     old = sent_unpacked(shop, "old")
     shop._db.write(
         lambda tx: tx.run("UPDATE _onceward_outbox SET digest = zeroblob(16) WHERE id = ?", (old,))
     )
-    monkeypatch.setattr(dead_letters, "REMOVE_OUT", "SELECT no_such_function(?)")
+    monkeypatch.setattr(outbox, "REMOVE_UNENDED", "SELECT no_such_function(?)")
     wake = shop._dispatcher._deliveries._busy.leave
 
     def mend(*names: str) -> None:
-        monkeypatch.setattr(dead_letters, "REMOVE_OUT", remove)
+        monkeypatch.setattr(outbox, "REMOVE_UNENDED", remove)
         failed.set()
         wake(*names)
 

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Postbox
+from onceward.core.send.add import Outbox
 from onceward.core.send.compose import Composer
-from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, InvalidMessage, TooLarge, UnknownRecipient
 from onceward.message.clock import Millis
 from onceward.message.dates import AT_ONCE, LATE, iso, make_rule

@@ -13,7 +13,7 @@ from tests.core.test_statements import Counted
 from tests.journey.test_to_oneself import received
 
 from onceward import Postbox
-from onceward.core.send import outbox
+from onceward.core.rows import outbox
 from onceward.errors import FileLimit, OutboxLimit, Paused, RateLimited
 from onceward.events import Enqueued, Received, Sent
 

@@ -13,8 +13,8 @@ from onceward.core.handle.invoke import find_handler
 from onceward.core.handle.signatures import Handler
 from onceward.core.rows import dead_letters
 from onceward.core.rows.dead_letters import DeadLetter
+from onceward.core.send.add import Outbox
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, InvalidMessage, OncewardError
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache

@@ -39,12 +39,12 @@ from onceward.core.handle.message import Consumer, InboxLeases, type_names
 from onceward.core.handle.signatures import is_coroutine
 from onceward.core.handle.steps import HandlerDeps
 from onceward.core.maintenance import Maintenance, OwnerSession
-from onceward.core.rows import sent
+from onceward.core.rows import outbox
 from onceward.core.run.engine_loop import until_found
 from onceward.core.run.threads import engine_threads
+from onceward.core.send.add import Outbox
 from onceward.core.send.block import Bindings
 from onceward.core.send.compose import Composer
-from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.file import descriptors, file_checks, forks, open_files
 from onceward.file.connection import UNTYPED, raise_meant
@@ -519,12 +519,12 @@ class Postbox(Session, EventSource, PostboxParts):
         db = self._db
         left = until_found(
             db,
-            lambda: 0 if sent.unsent(db) == 0 else None,
+            lambda: 0 if outbox.unsent(db) == 0 else None,
             timeout,
             poll=0,
             due=lambda left: min(LOOK_AGAIN, left or LOOK_AGAIN),
         )
-        return sent.unsent(db) if left is None else left
+        return outbox.unsent(db) if left is None else left
 
     @checked
     def state(self, message_id: str) -> SentState:
@@ -534,7 +534,7 @@ class Postbox(Session, EventSource, PostboxParts):
         It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
         """
         self._db.persist_clock()  # after a commit of our own, rows that are read are durable
-        return sent.state(self._db, message_id)
+        return outbox.state(self._db, message_id)
 
     @checked
     def cancel(
@@ -658,9 +658,9 @@ class Postbox(Session, EventSource, PostboxParts):
 
     def _prune_archived_marks(self, rows: Sequence[tuple[int, str]], before: int) -> int:
         """Prune dedup records (seq, message id) that an archive holds."""
-        from onceward.core import maintenance  # noqa: PLC0415 - as above
+        from onceward.core.rows import dedup  # noqa: PLC0415
 
-        return self._db.write(lambda tx: maintenance.prune_archived_marks(tx, rows, before=before))
+        return self._db.write(lambda tx: dedup.prune_archived_marks(tx, rows, before=before))
 
     @checked
     def stop(self, timeout: Span | None = None) -> None:

@@ -11,14 +11,14 @@ from typing import Any, Literal, TypeVar, Unpack
 from typing_extensions import TypeForm
 
 from onceward.core.handle.message import InboxConsumer, Message, OneMessage, Taken
-from onceward.core.rows import sent
+from onceward.core.rows import outbox
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import until_found
 from onceward.core.send import requests
+from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
-from onceward.core.send.outbox import Outbox
 from onceward.core.send.requests import read_reply
 from onceward.errors import (
     AnswerTimeout,
@@ -289,7 +289,7 @@ class Session:
     def _overdue(self, ids: Sequence[str], ended: Container[str], timeout: Span) -> AnswerTimeout:
         """Return the error for late replies, with the state of the first."""
         late = next(each for each in ids if each not in ended)
-        state = sent.state(self._db, late)
+        state = outbox.state(self._db, late)
         return AnswerTimeout(
             f"no reply to {late}, which is {state}, within {seconds('timeout', timeout):g} s: "
             "ask result() again later, a late reply is kept",

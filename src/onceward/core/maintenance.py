@@ -6,14 +6,12 @@ Work is done in slices, between which writers get their turn; correctness does n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceward.core.end import received
-from onceward.core.rows import inbox, lanes, receipts
-from onceward.core.rows.sent import note_pruned
+from onceward.core.rows import dedup, drops, inbox, lanes, outbox, receipts, tickets
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import EngineLoop
 from onceward.core.run.threads import engine_threads
@@ -21,11 +19,11 @@ from onceward.errors import SchemaTooNew
 from onceward.file import identity, migrations
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
+from onceward.file.identity import note_pruned
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import EphemeralDropped
-from onceward.message.ids import time_prefix
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import reason_text
 
@@ -38,116 +36,15 @@ Walk = Callable[..., tuple[int, int]]
 """Prunes one slice after a sequence; returns where to continue, and the number of rows."""
 Step = Callable[[StoreTransaction, int], tuple[int, int]]
 """Ends or prunes one slice; takes and returns as ``Walk``: -1 says that no more is to be done."""
-# Oldest first by sequence: a row ends after its creation, so a slice of young rows ends the scan,
-# which would otherwise read a large file completely.
-OUTBOX: Final = """
-SELECT seq, created_at < :before,
-       state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < :before
-  FROM _onceward_outbox
- WHERE seq > :after ORDER BY seq LIMIT :limit
-"""
-# A reply is kept while its asking handler waits for others.
-NOT_NEEDED: Final = """NOT (instr(b.frame, '"inreplyto"') AND json_valid(b.frame)
-                AND EXISTS (SELECT 1
-                              FROM _onceward_pending_replies AS t
-                              JOIN _onceward_inbox AS a ON a.seq = t.asker_seq
-                             WHERE t.id = b.frame ->> '$.inreplyto'
-                               AND t.reply_id = b.id
-                               AND a.state = 'pending'))"""
-INBOX: Final = f"""
-SELECT seq, received_at < :before,
-       state <> 'pending' AND ended_at < :before AND {NOT_NEEDED}
-  FROM _onceward_inbox AS b
- WHERE seq > :after ORDER BY seq LIMIT :limit
-"""
-DROP_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
-DROP_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
-# Only dedup records of ids that we minted are pruned, below the horizon id: others, and ids that
-# their sender chose, are kept forever. An id is also pruned by its own time: one from a fast clock
-# stays until that time, so that the horizon never passes the present.
-HEX: Final = "[0-9a-f]"
-MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
-PRUNABLE: Final = f"""
-SELECT seq, sender, message_id FROM _onceward_processed_messages
- WHERE processed_at < :before AND message_id GLOB '{MINTED}' AND message_id < :young
-   AND NOT EXISTS (SELECT 1 FROM _onceward_chosen_ids AS c
-                    WHERE c.sender = _onceward_processed_messages.sender
-                      AND c.id = _onceward_processed_messages.message_id)
-"""
-OLD_MARKS: Final = f"{PRUNABLE} AND seq > :after AND seq <= :last"
-ARCHIVED_MARKS: Final = (
-    f"{PRUNABLE} AND (seq, message_id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:rows))"
-)
-SLICE_OF_MARKS: Final = """
-SELECT seq, processed_at < :before FROM _onceward_processed_messages
- WHERE seq > :after ORDER BY seq LIMIT :limit
-"""
 
 
-def _moving_horizon(marks: str) -> str:
-    """Return the statement that advances the horizon id beyond *marks*."""
-    # Messages of an agent to itself have no stream, only a horizon.
-    return f"""
-INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, horizon_id, updated_at)
-SELECT sender, '', 0, '', max(message_id), :before FROM ({marks}) WHERE true GROUP BY sender
-    ON CONFLICT (sender) DO UPDATE SET horizon_id = max(horizon_id, excluded.horizon_id)
-"""
-
-
-def _dropping(marks: str) -> str:
-    """Return the statement that deletes *marks*."""
-    return f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({marks}))"
-
-
-HORIZON: Final = _moving_horizon(OLD_MARKS)
-MARKS: Final = _dropping(OLD_MARKS)
-ARCHIVED_HORIZON: Final = _moving_horizon(ARCHIVED_MARKS)
-DROP_ARCHIVED: Final = _dropping(ARCHIVED_MARKS)
-# A ticket is kept at least as long as its request, which is kept until it is settled, and as long
-# as the handler that asked, which would ask again without it.
-TICKETS: Final = """
-DELETE FROM _onceward_pending_replies
- WHERE id IN (SELECT id
-                FROM _onceward_pending_replies
-               WHERE asked_at < :before
-                 AND coalesce(ended_at, max(deadline_at, asked_at), asked_at) < :before
-                 AND NOT EXISTS (SELECT 1 FROM _onceward_inbox AS a
-                                  WHERE a.seq = asker_seq AND a.state = 'pending')
-                 AND (state <> 'open'
-                      OR NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o
-                                      WHERE o.id = _onceward_pending_replies.id))
-               LIMIT :limit)
-"""
 TRANSITIONS: Final = """
 DELETE FROM _onceward_transitions
  WHERE seq IN (SELECT seq
                  FROM (SELECT seq, at FROM _onceward_transitions ORDER BY seq LIMIT :limit)
                 WHERE at < :before)
 """
-FAILED_ATTEMPTS: Final = """
-DELETE FROM _onceward_failed_attempts
- WHERE seq IN (SELECT seq
-                 FROM (SELECT seq, failed_at FROM _onceward_failed_attempts
-                        ORDER BY seq LIMIT :limit)
-                WHERE failed_at < :before)
-"""
-DROPS: Final = """
-DELETE FROM _onceward_drops
- WHERE seq IN (SELECT seq
-                 FROM _onceward_drops
-                WHERE dropped_at < :before
-                ORDER BY dropped_at LIMIT :limit)
-"""
-RESULT_BYTES: Final = 64 << 20
 """Maximum total size of the kept results of a file after a round."""
-RESULTS: Final = f"""
-DELETE FROM _onceward_results
- WHERE seq IN (SELECT seq
-                 FROM (SELECT seq, until_at, sum(bytes) OVER (ORDER BY seq DESC) AS total
-                         FROM _onceward_results)
-                WHERE until_at < :now OR total > {RESULT_BYTES}
-                LIMIT :limit)
-"""
 # A reader that returns after more late changes than these compares all rows.
 LATE_KEPT: Final = 100_000
 LATE_CHANGES: Final = f"""
@@ -158,22 +55,10 @@ DELETE FROM _onceward_late_changes
                 ORDER BY seq LIMIT :limit)
 """
 # Rows that were read back from an archive: each must be unchanged since.
-ARCHIVED: Final = {
-    "outbox": """
-DELETE FROM _onceward_outbox
- WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state NOT IN ('pending', 'sent')
-RETURNING ended_at
-""",
-    "inbox": f"""
-DELETE FROM _onceward_inbox AS b
- WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state <> 'pending' AND {NOT_NEEDED}
-RETURNING ended_at
-""",
-    "transitions": """
+ARCHIVED_TRANSITION: Final = """
 DELETE FROM _onceward_transitions WHERE seq = ? AND id = ? AND to_state = ? AND at = ?
 RETURNING at
-""",
-}
+"""
 SKIPPED: Final = 9
 """Maximum rounds that a file at rest skips: each would parse its schema again."""
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
@@ -188,11 +73,6 @@ SELECT b.seq, b.mailbox IS NOT NULL FROM _onceward_inbox AS b
                        FROM _onceward_mailbox_leases AS h
                       WHERE h.owner IS NOT NULL AND h.due_at > :now)
  ORDER BY b.seq LIMIT :limit
-"""
-DROP_EPHEMERAL: Final = """
-UPDATE _onceward_inbox
-   SET state = 'dropped', ended_at = ?, reason = ?
- WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
 """
 NOT_TAKEN: Final = reason_text("ephemeral", "not taken before a restart")
 
@@ -275,7 +155,7 @@ class Maintenance:
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.tuning.retention_slice
         self._expire(limit)
-        walks = (partial(slice_of, box="outbox"), partial(slice_of, box="inbox"), prune_marks)
+        walks = (partial(slice_of, box="outbox"), partial(slice_of, box="inbox"), dedup.prune_marks)
         prunes = [partial(each, before=before, limit=limit) for each in (prune_misc, *self._prunes)]
         pruned = self._write_slices(
             [*(_walking(each, before, limit) for each in walks), *map(_repeated, prunes)]
@@ -434,11 +314,11 @@ def drop_ephemeral(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int
     if not found:  # as in most openings: statements that are not prepared take no memory
         return 0, -1
     seqs = [int(seq) for seq, _ in found]
-    boxed = json.dumps([seq for seq, in_box in found if in_box])
+    boxed = [int(seq) for seq, in_box in found if in_box]
     received.end_unclaimed(
         tx, [int(seq) for seq, in_box in found if not in_box], "dropped", NOT_TAKEN
     )
-    gone = tx.run(DROP_EPHEMERAL, (tx.now, NOT_TAKEN, boxed))
+    gone = inbox.drop_ephemeral(tx, boxed, NOT_TAKEN)
     bump(tx, dropped=gone, ended=gone, ephemeral_dropped=len(seqs))
     return len(seqs), seqs[-1] if len(seqs) == limit else -1
 
@@ -460,39 +340,33 @@ def slice_of(
 
     Return (sequence to continue from, -1 at the end; rows pruned).
     """
-    select, drop = (OUTBOX, DROP_OUT) if box == "outbox" else (INBOX, DROP_IN)
-    rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
+    owner = outbox if box == "outbox" else inbox
+    rows = owner.slice_of(tx, after=after, before=before, limit=limit)
     gone = [(seq,) for seq, old, ended in rows if old and ended]
-    tx.many(drop, gone)
+    owner.remove(tx, gone)
     if gone and box == "outbox":
         note_pruned(tx, before)
-    return _next_after([(seq, old) for seq, old, _ in rows], limit), len(gone)
-
-
-def _next_after(rows: Sequence[tuple[int, int]], limit: int) -> int:
-    """Return the sequence after which more rows (sequence, is old) may be old; -1 for none."""
-    return rows[-1][0] if len(rows) == limit and any(old for _, old in rows) else -1
-
-
-def prune_marks(tx: StoreTransaction, *, after: int, before: Millis, limit: int) -> tuple[int, int]:
-    """
-    Prune one slice of dedup records after sequence *after*; first advance the horizon id.
-
-    Return (sequence to continue from, -1 at the end; rows pruned).
-    """
-    rows = tx.rows(SLICE_OF_MARKS, {"after": after, "before": before, "limit": limit})
-    if not any(old for _, old in rows):
-        return -1, 0
-    named = {"after": after, "last": rows[-1][0], "before": before, "young": time_prefix(before)}
-    tx.run(HORIZON, named)
-    return _next_after(rows, limit), tx.run(MARKS, named)
+    return dedup._next_after([(seq, old) for seq, old, _ in rows], limit), len(gone)
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of rows outside outbox and inbox; return how many."""
     named = {"before": before, "limit": limit, "now": tx.now}
-    pruned = (TICKETS, TRANSITIONS, FAILED_ATTEMPTS, DROPS, LATE_CHANGES, RESULTS)
-    return sum(tx.run(sql, named) for sql in pruned)
+    others = sum(tx.run(sql, named) for sql in (TRANSITIONS, LATE_CHANGES))
+    owned = (tickets.prune, drops.prune, inbox.prune_attempts)
+    return others + sum(prune(tx, before=before, limit=limit) for prune in owned)
+
+
+def _remove_transition(tx: StoreTransaction, row: ArchivedRow) -> list[Millis]:
+    return [at for (at,) in tx.rows(ARCHIVED_TRANSITION, row)]
+
+
+REMOVE_ARCHIVED: Final = {
+    "outbox": outbox.remove_archived,
+    "inbox": inbox.remove_archived,
+    "transitions": _remove_transition,
+}
+"""By table: deletes an archived row that is unchanged since."""
 
 
 def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) -> int:
@@ -501,16 +375,7 @@ def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) 
 
     A row that changed since it was archived stays.
     """
-    gone = [ended for row in rows for (ended,) in tx.rows(ARCHIVED[box], row)]
+    gone = [at for row in rows for at in REMOVE_ARCHIVED[box](tx, row)]
     if gone and box == "outbox":
         note_pruned(tx, max(gone) + 1)
     return len(gone)
-
-
-def prune_archived_marks(
-    tx: StoreTransaction, rows: Sequence[tuple[int, str]], *, before: Millis
-) -> int:
-    """Prune older dedup records (seq, message id); first advance the horizon id."""
-    named = {"before": before, "young": time_prefix(before), "rows": json.dumps(rows)}
-    tx.run(ARCHIVED_HORIZON, named)
-    return tx.run(DROP_ARCHIVED, named)

@@ -52,8 +52,14 @@ RETURNING max_inbox, max_body
 FOREIGN_KEYS: Final = "UPDATE _onceward_file_info SET foreign_keys = ?"
 LEVEL: Final = "UPDATE _onceward_file_info SET durability = ?"
 LOST_WAL: Final = "UPDATE _onceward_file_info SET wal_lost_at = max(coalesce(wal_lost_at, 0), ?)"
+MAX_BYTES: Final = """
+UPDATE _onceward_file_info SET max_file_bytes = ?1 WHERE max_file_bytes IS NOT ?1
+"""
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
 RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
+PRUNED: Final = """
+UPDATE _onceward_file_info SET outbox_pruned_at = max(coalesce(outbox_pruned_at, 0), ?)
+"""
 PAUSED: Final = "SELECT paused_at IS NOT NULL FROM _onceward_file_info"
 TICK: Final = "UPDATE _onceward_file_info SET clock_at = max(clock_at, ?)"
 # SQLite writes nothing for a row that stays as it is, but always the page of a header that is set;
@@ -141,6 +147,11 @@ def note_lost_wal(tx: StoreTransaction, at: Millis) -> None:
     tx.run(LOST_WAL, (at,))
 
 
+def set_max_bytes(tx: StoreTransaction, most: int | None) -> bool:
+    """Set or remove the size limit of the file; return whether that changed it."""
+    return tx.run(MAX_BYTES, (most,)) > 0
+
+
 def pause(tx: StoreTransaction) -> None:
     """Pause the file for all processes; it stays paused across restarts."""
     tx.run(PAUSE, (tx.now,))
@@ -187,3 +198,8 @@ def explicit_limits(settings: Settings) -> tuple[int | None, ...]:
         getattr(settings, name) if name in given else None
         for name in ("max_pending", "max_inbox", "max_body")
     )
+
+
+def note_pruned(tx: StoreTransaction, before: Millis) -> None:
+    """Record that messages that ended *before* may be missing, so their receipts are no orphans."""
+    tx.run(PRUNED, (before,))

@@ -26,10 +26,17 @@ from pydantic import (
 )
 from pydantic_core import from_json, to_json
 
-from onceward.errors import InvalidMessage
+from onceward.errors import (
+    InvalidMessage,
+)
 from onceward.message.body import BYTES, JSON, Payload, canonical, encode
 from onceward.message.clock import Millis, iso
-from onceward.message.names import AGENT, DEFAULT_SESSION, byte_length, quoted
+from onceward.message.names import (
+    AGENT,
+    DEFAULT_SESSION,
+    byte_length,
+    quoted,
+)
 from onceward.message.validators import REPLY_SCHEMA_MAX
 from onceward.message.vocabulary import PRIORITIES, Priority
 
@@ -491,3 +498,8 @@ def session_and_type(frame: str) -> tuple[str, str]:
     except InvalidMessage:
         return "", ""
     return found.session, found.type
+
+
+def split_digest(head: str, body_digest: bytes) -> bytes:
+    """Return 128 bits over a frame's head and the digest of its body, which is computed once."""
+    return sha256(head.encode() + body_digest).digest()[:DIGEST_BYTES]

@@ -4,7 +4,7 @@ Kill processes that serve sessions, at random instants, and audit what is left.
 An audit finds messages that were lost, doubled, reordered or said too late, and
 sessions that had two calls at a time.
 
-    python3 tests/core/runs/arena.py --rounds 10000
+    python3 tests/core/engines/arena.py --rounds 10000
 
 Each mode has a folder of its own with three agents. Two processes at a time
 serve it and compete for its runs; a round is the SIGKILL of one of them. At

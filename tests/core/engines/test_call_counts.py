@@ -137,21 +137,21 @@ def test_a_message_returns_to_few_files(pair: Pair) -> None:
     assert 4 == pair.recipient.file.stats()["processed"]
 
 
-def test_a_send_passes_eight_files(pair: Pair) -> None:
-    """A send without options is at most 34 calls in 8 files, 7 deep, its commit included."""
+def test_a_send_passes_nine_files(pair: Pair) -> None:
+    """A send without options is at most 34 calls in 9 files, 8 deep, its commit included."""
     session = pair.sender.session("s")
     session.send("b", GREETING)
     found = counted(lambda: session.send("b", GREETING))
 
-    assert found.within(8, 34, 7), found
+    assert found.within(9, 34, 8), found
 
 
 @pytest.mark.parametrize(
     ("options", "files", "calls"),
     [
-        ({"type": "x"}, 9, 37),
-        ({"key": ""}, 11, 43),
-        ({"type": "x", "key": "", "priority": "high", "ttl": 60}, 12, 49),
+        ({"type": "x"}, 10, 37),
+        ({"key": ""}, 12, 44),
+        ({"type": "x", "key": "", "priority": "high", "ttl": 60}, 13, 49),
     ],
 )
 def test_an_option_costs_a_send_few_calls(
@@ -252,7 +252,7 @@ def running(
 def test_a_send_with_engines_packs_its_parcel_in_few_calls(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sending, packing and handing over to a carrier is at most 63 calls in 13 files."""
+    """Sending, packing and handing over to a carrier is at most 63 calls in 14 files."""
     submit, handed_over = Carriers.submit, list[str]()
 
     def noted(self: Carriers, delivery: Delivery) -> bool:
@@ -266,7 +266,7 @@ def test_a_send_with_engines_packs_its_parcel_in_few_calls(
         found = counted(running.send)
         sends += [found] if handed_over[:1] == ["with its parcel"] else []
         running.settle()
-        if sends and sends[-1].within(13, 63, 13):
+        if sends and sends[-1].within(14, 63, 13):
             return
     pytest.fail(f"no send of {MEETINGS} kept the budget: {sorted(sends)[:5]}")
 
@@ -299,7 +299,7 @@ def test_a_parcel_of_one_frame_is_accepted_in_few_calls(pair: Pair) -> None:
     pair.recipient._db.add_receiver(watched)
     pair.sender._dispatcher.run_due()
 
-    assert [True] == [each.within(8, 53, 12) for each in found], found
+    assert [True] == [each.within(10, 53, 12) for each in found], found
 
 
 def test_a_delivery_is_two_commits_of_the_sender_and_one_of_the_recipient(pair: Pair) -> None:
@@ -307,7 +307,7 @@ def test_a_delivery_is_two_commits_of_the_sender_and_one_of_the_recipient(pair: 
     pair.send()
     found = counted(pair.sender._dispatcher.run_due)
 
-    assert found.within(20, 146, 19), found
+    assert found.within(23, 146, 19), found
 
 
 def test_a_message_is_handled_in_half_the_calls(pair: Pair) -> None:

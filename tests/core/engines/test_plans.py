@@ -53,6 +53,6 @@ def test_looking_for_arrivals_walks_ready_lanes_only(name: str, tmp_path: Path) 
 
 def test_the_statements_are_really_there() -> None:
     """The table above did not become empty by a renaming."""
-    assert {"runs.UNBIND", "session_queues.NEXT", "runs.LOST", "session_queues.SOURCES"} <= set(
+    assert {"runs.LEAVE", "session_queues.NEXT", "runs.LOST", "session_queues.SOURCES"} <= set(
         STATEMENTS
     )

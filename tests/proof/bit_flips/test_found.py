@@ -49,7 +49,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
     box.run_until_idle()
     pushed = box.peers.list()[0].number
 
-    with patch("onceward.core.rows.sent.DUE", STALE):
+    with patch("onceward.core.rows.outbox.DUE", STALE):
         box._db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET due_at = due_at + 1"))
         box.run_until_idle()
 

@@ -19,7 +19,8 @@ from onceward.core import maintenance
 from onceward.core.deliver import parcels
 from onceward.core.deliver.delivery import DeliveryFailures
 from onceward.core.deliver.parcels import InFlight, SenderInfo, SettleOptions
-from onceward.core.rows import peers, sent
+from onceward.core.end import sent
+from onceward.core.rows import dedup, peers
 from onceward.core.rows.peers import PeerLease
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.file.transaction import StoreTransaction
@@ -200,7 +201,7 @@ class Real:
 
         def work(tx: StoreTransaction) -> int:
             maintenance.slice_of(tx, "inbox", after=0, before=tx.now, limit=1000)
-            return maintenance.prune_marks(tx, after=0, before=tx.now, limit=1)[1]
+            return dedup.prune_marks(tx, after=0, before=tx.now, limit=1)[1]
 
         assert i == self.marks[0]
         self.far._db.write(work)

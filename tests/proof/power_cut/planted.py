@@ -20,7 +20,7 @@ from onceward.core.accept.accept import Receiver, store_own
 from onceward.core.accept.own import OwnMessages
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.rows import lanes
-from onceward.core.rows.sent import frame_of
+from onceward.core.rows.outbox import frame_of
 from onceward.errors import InvalidArgument
 from onceward.features.cancellation.cancellation import Cancelling
 from onceward.features.steps import awaited, stored

@@ -19,8 +19,8 @@ from onceward.core.deliver.transport import Transport
 from onceward.core.handle.steps import HandlerDeps
 from onceward.core.handle.worker import Worker, pool_size
 from onceward.core.rows import lanes, peers
+from onceward.core.send.add import Outbox
 from onceward.core.send.compose import Composer
-from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.batches.context import BatchContext
 from onceward.features.batches.worker import batch_workers

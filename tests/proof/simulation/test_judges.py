@@ -20,10 +20,9 @@ from onceward.core.accept import accept, own
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.deliver.delivery import Deliveries
-from onceward.core.end import received
+from onceward.core.end import received, sent
 from onceward.core.handle import commit_batch
-from onceward.core.rows import lanes, marks, peers, receipts
-from onceward.core.send import outbox
+from onceward.core.rows import dedup, inbox, lanes, outbox, peers, receipts
 from onceward.message.clock import Clock, MonotonicFileClock
 from onceward.message.parcel import Receipt
 
@@ -36,10 +35,10 @@ def no_second_net(patch: pytest.MonkeyPatch) -> None:
     """Ids that came before are taken for new ones."""
     patch.setattr(accept, "_known", lambda _tx, _parcel: {})
     patch.setattr(
-        accept,
+        inbox,
         "INSERT",
         replaced(
-            accept.INSERT,
+            inbox.INSERT,
             "ON CONFLICT (sender, id) DO NOTHING",
             "ON CONFLICT (sender, id) DO UPDATE SET topic = 1",
         ),
@@ -65,7 +64,7 @@ def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         lanes, "SETTLE", replaced(lanes.SETTLE, "AND token = :token AND owner = :owner", "")
     )
-    patch.setattr(marks, "MARK", replaced(marks.MARK, "INSERT INTO", "INSERT OR IGNORE INTO"))
+    patch.setattr(dedup, "MARK", replaced(dedup.MARK, "INSERT INTO", "INSERT OR IGNORE INTO"))
     real = received.apply_settlements
     patch.setattr(received, "apply_settlements", lambda tx, ended: real(tx, ended) or True)
 
@@ -73,7 +72,7 @@ def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
 def given_up_messages_are_not_marked(patch: pytest.MonkeyPatch) -> None:
     """Take the messages of a parcel that was given up for such that never left."""
     patch.setattr(
-        peers, "MARK_PUSHED", replaced(peers.MARK_PUSHED, "SET pushed = 1", "SET pushed = pushed")
+        outbox, "MARK_PUSHED", replaced(outbox.MARK_PUSHED, "SET pushed = 1", "SET pushed = pushed")
     )
 
 
@@ -85,12 +84,12 @@ def newest_first(patch: pytest.MonkeyPatch) -> None:
 
 def stored_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Count every push as processed, whatever the answer says."""
-    real = outbox.settle
+    real = sent.settle
 
     def settle(tx: Any, peer: str, told: Any, **terms: Any) -> Any:
         return real(tx, peer, [Receipt(r.id, "processed") for r in told], **terms)
 
-    patch.setattr(outbox, "settle", settle)
+    patch.setattr(sent, "settle", settle)
 
 
 def effects_survive_their_message(patch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, NoReturn, Protocol
 
 from pydantic_core import to_json
 
-from onceward.core.end import received
-from onceward.core.rows import lanes, peers
+from onceward.core.end import received, sent
+from onceward.core.rows import dedup, inbox, lanes, peers, tickets
+from onceward.core.rows.inbox import InboxRow
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send import limits, outbox, requests
+from onceward.core.send import limits, requests
 from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import InvalidMessage, Refused
 from onceward.file.database import Database
@@ -41,16 +43,6 @@ from onceward.message.parcel import (
 )
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import reason_text
-
-SAVE_STREAM: Final = """
-INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, updated_at, base_epoch,
-                                      base_number)
-VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (sender) DO UPDATE
-   SET epoch = excluded.epoch, number = excluded.number, last_id = excluded.last_id,
-       updated_at = excluded.updated_at, base_epoch = excluded.base_epoch,
-       base_number = excluded.base_number
-"""
 
 
 class StreamPosition(NamedTuple):
@@ -109,10 +101,10 @@ def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
 
 def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
     """Record that *parcel* was accepted, in the commit that stores its frames."""
-    relied = stream.base if parcel.epoch == stream.epoch else parcel.base_position or ("", 0)
-    tx.run(
-        SAVE_STREAM, (parcel.sender, parcel.epoch, parcel.number, parcel.last_id, tx.now, *relied)
-    )
+    here = stream.base_epoch, stream.base_number
+    relied = here if parcel.epoch == stream.epoch else parcel.base_position or ("", 0)
+    position = parcel.epoch, parcel.number, parcel.last_id
+    dedup.save_stream(tx, parcel.sender, *position, tx.now, *relied)
 
 
 KNOWN: Final = """
@@ -140,23 +132,6 @@ SELECT id
   FROM _onceward_pending_replies
  WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
 """
-ANSWER: Final = """
-UPDATE _onceward_pending_replies
-   SET state = CASE WHEN deadline_at < :now THEN 'late' ELSE 'answered' END, reply_id = :reply,
-       ended_at = coalesce(ended_at, :now)
- WHERE id = :id AND state IN ('open', 'failed')
-"""
-MARK: Final = """
-INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
-VALUES (?, ?, ?, 'processed', ?)
-ON CONFLICT DO NOTHING
-"""
-CHOSEN: Final = """
-INSERT INTO _onceward_chosen_ids (sender, id) VALUES (?, ?) ON CONFLICT DO NOTHING
-"""
-EPHEMERAL: Final = (
-    "UPDATE _onceward_inbox SET ephemeral = 1 WHERE sender = ? AND id = ? AND state = 'pending'"
-)
 ENVELOPE_MAX: Final = 64 << 10
 TOO_LARGE: Final = reason_text("invalid", "data: larger than max_body")
 PRUNED: Final = "its dedup record may have been pruned, so it may be a duplicate"
@@ -265,7 +240,7 @@ class AcceptResult:
     duplicates: list[str] = field(default_factory=list)
     rejected: list[tuple[str, str]] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
-    moved: outbox.Moved = field(default_factory=outbox.Moved)
+    moved: sent.Moved = field(default_factory=sent.Moved)
 
 
 class ParsedFrame(NamedTuple):
@@ -439,7 +414,7 @@ def accept(
     Stream position, rows and outcomes are one commit: after a crash either all of it happened, or
     the same parcel comes again and nothing has changed.
     """
-    moved = _settle(tx, parcel, policy) if parcel.receipts else outbox.NOTHING_MOVED
+    moved = _settle(tx, parcel, policy) if parcel.receipts else sent.NOTHING_MOVED
     if parcel.stream_position is not None and moved.any:
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
@@ -479,11 +454,11 @@ def accept(
     return kept
 
 
-def _settle(tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy) -> outbox.Moved:
+def _settle(tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy) -> sent.Moved:
     """Apply the receipts that a parcel carries to our own outbox."""
     trusted = policy.trusts(parcel.durability)
     receipts = parcel.receipts if trusted else tuple(map(downgrade, parcel.receipts))
-    return outbox.settle(tx, parcel.sender, receipts, ask_at=tx.now, stored_ends=False)
+    return sent.settle(tx, parcel.sender, receipts, ask_at=tx.now, stored_ends=False)
 
 
 def _answer(
@@ -569,7 +544,7 @@ def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
         _refuse_names(parcel, policy.agent)
     _check_texts(parcel)
     refuse_damaged(parcel)
-    return [_parse_frame(carried, parcel.sender, policy) for carried in parcel.frames]
+    return list(map(_parse_frame, parcel.frames, repeat(parcel.sender), repeat(policy)))
 
 
 @lru_cache(maxsize=4096)
@@ -682,52 +657,13 @@ def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
     return examined.problem
 
 
-class InboxRow(NamedTuple):
-    """A new message of the inbox, with a field for each column."""
-
-    sender: str
-    id: str
-    lane_id: int | None
-    session: str
-    type: str
-    topic: str | None
-    rank: int
-    state: str
-    expires_at: Millis | None
-    correlation_id: str | None
-    causation_id: str | None
-    frame: str
-    digest: bytes
-    received_at: Millis
-    ended_at: Millis | None
-    channel: str | None
-    kind: str | None
-    mailbox: str | None
-
-
-INSERT: Final = f"""
-INSERT INTO _onceward_inbox ({", ".join(InboxRow._fields)})
-VALUES ({", ".join("?" * len(InboxRow._fields))})
-ON CONFLICT (sender, id) DO NOTHING
-"""
-
-
-INSERT_OWN: Final = """
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at,
-                             correlation_id, causation_id, frame, digest, received_at, channel)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-
-
 def store_own(tx: StoreTransaction, message: OutgoingMessage, lane_id: int) -> None:
     """Store a new message of an agent to itself that no feature takes, and wake its lane."""
     of = message.headers
-    tx.run(
-        INSERT_OWN,
-        (
-            of.sender, message.id, lane_id, of.session, of.type, of.topic, of.rank, of.expires_at,
-            of.correlation_id, of.causation_id, message.frame, message.digest, tx.now, of.channel,
-        ),
+    inbox.insert_own(
+        tx,
+        of.sender, message.id, lane_id, of.session, of.type, of.topic, of.rank, of.expires_at,
+        of.correlation_id, of.causation_id, message.frame, message.digest, tx.now, of.channel,
     )  # fmt: skip
     lanes.set_head(tx, lane_id)
 
@@ -764,15 +700,15 @@ def _store(
         if done or boxed:
             settled.append((sender, frame.id, frame.session, tx.now))
         rows.append(_row(sender, frame, each, lane_id, tx.now, done=done))
-    tx.insert(INSERT, rows)
+    inbox.insert(tx, rows)
     for feature in policy.features if keyed else ():
         if feature.keyed is not None:
             feature.keyed(tx, sender, keyed)
     _note_kinds(tx, sender, frames)
     if settled:
-        tx.many(MARK, settled)
+        dedup.add_processed(tx, settled)
         bump(tx, processed=answered, ended=answered)
-    lanes.set_heads(tx, [lane_id for lane_id, _ in lane_ids.values()])
+    lanes.set_heads(tx, list(map(itemgetter(0), lane_ids.values())))
     return list(map(itemgetter(1), settled))
 
 
@@ -812,9 +748,9 @@ def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
         if frame.chosenid and OWN_ID.fullmatch(frame.id):
             chosen.append((sender, frame.id))
     if fleeting:
-        tx.many(EPHEMERAL, fleeting)
+        inbox.note_ephemeral(tx, fleeting)
     if chosen:
-        tx.many(CHOSEN, chosen)
+        dedup.keep_chosen(tx, chosen)
 
 
 def _lane(
@@ -848,7 +784,7 @@ def _awaited(tx: StoreTransaction, sender: str, frames: list[Frame]) -> set[str]
 
 
 def _answered(tx: StoreTransaction, frame: Frame) -> bool:
-    return tx.run(ANSWER, {"id": frame.inreplyto, "reply": frame.id, "now": tx.now}) > 0
+    return tickets.answer(tx, str(frame.inreplyto), frame.id)
 
 
 def _row(

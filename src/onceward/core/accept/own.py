@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from onceward.core.accept.accept import Receiver, store_own
+from onceward.core.end import sent
+from onceward.core.end.sent import Moved
+from onceward.core.rows import outbox
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send import outbox
+from onceward.core.send import add
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.outbox import Moved
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
@@ -55,7 +57,7 @@ class OwnMessages:
         if lane_id is None:
             return False
         try:
-            outbox.add_sent(tx, message)
+            add.add_sent(tx, message)
         except ConstraintError:  # known or refused: storing it the other way raises the reason
             return False
         store_own(tx, message, lane_id)
@@ -103,7 +105,7 @@ class OwnMessages:
         if done is None:
             return False
         ends = ids if self._settings.ack == "stored" else done
-        self._tell(tx, outbox.take_own(tx, self.agent, rows, ends))
+        self._tell(tx, sent.take_own(tx, self.agent, rows, ends))
         if len(rows) == limit:
             tx.wake(self._db.writer.wake_dispatchers)
         tx.wakeups[self._notify_arrival] = None
@@ -111,7 +113,7 @@ class OwnMessages:
 
     def settle(self, tx: StoreTransaction, receipts: Sequence[Receipt]) -> None:
         """Apply receipts to the outbox, in the commit that ends their messages."""
-        moved = outbox.settle(tx, self.agent, receipts, ask_at=tx.now, stored_ends=False)
+        moved = sent.settle(tx, self.agent, receipts, ask_at=tx.now, stored_ends=False)
         self._told(tx, moved)
 
     def acknowledge(self, tx: StoreTransaction, message_id: str) -> bool:

@@ -20,7 +20,8 @@ from onceward.core.deliver.parcels import (
     SettleOptions,
 )
 from onceward.core.deliver.transport import Elsewhere, NotMade, Routes, Transport
-from onceward.core.rows import dead_letters, peers, receipts, sent
+from onceward.core.end import sent
+from onceward.core.rows import dead_letters, outbox, peers, receipts
 from onceward.core.rows.peers import Fork, PeerLease
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.engine_loop import RuntimeDeps
@@ -653,7 +654,7 @@ class DeliveryFailures:
         if told.keys() >= set(map(ID, packed.parcel.frames)):
             return False
         lanes: dict[tuple[str, int], Millis | None] = {}
-        for row in sent.in_parcel(tx, packed.lease.parcel or ()):
+        for row in outbox.in_parcel(tx, packed.lease.parcel or ()):
             if row.id in told or row.state != "pending":
                 lanes.setdefault(row.ordering, None)
             elif row.id in refused or row.ordering not in lanes:
@@ -661,11 +662,11 @@ class DeliveryFailures:
                 error = error or "the answer has no receipt for it"
                 lanes[row.ordering] = self._fail_alone(tx, row, packed.lease.name, error)
             else:
-                sent.hold_back(tx, row.seq, due_at=lanes[row.ordering])
+                outbox.hold_back(tx, row.seq, due_at=lanes[row.ordering])
         return True
 
     def _fail_alone(
-        self, tx: StoreTransaction, row: sent.ParcelRow, peer: str, error: str
+        self, tx: StoreTransaction, row: outbox.ParcelRow, peer: str, error: str
     ) -> Millis | None:
         """Return until when the lane of a message is blocked; None if it was given up."""
         attempt = row.attempts + 1
@@ -803,5 +804,5 @@ class DeliveryFailures:
         if lost:
             self._emitter.emit(tx, PeerRolledBack(
                 agent=self._agent, at=tx.now, peer=held.name, resent=lost,
-                retained_from=sent.oldest(tx, held.name),
+                retained_from=outbox.oldest(tx, held.name),
             ))  # fmt: skip

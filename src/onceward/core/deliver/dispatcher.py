@@ -15,7 +15,8 @@ from onceward.core.deliver import parcels
 from onceward.core.deliver.carriers import Carriers, Share
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import Routes
-from onceward.core.rows import dead_letters, peers, receipts, sent
+from onceward.core.end import sent
+from onceward.core.rows import dead_letters, outbox, peers, receipts
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.engine_loop import DeadOwnerReaper, EngineLoop, RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter
@@ -334,7 +335,7 @@ class Dispatcher:
         """Make ready or give up the oldest due rows; return their number."""
         parcels.unblock_lane(tx)
         count, unanswered = sent.requeue_due(tx, WAKE_ROWS, self._policy.exhausted)
-        expired = sent.expired(tx, WAKE_ROWS)
+        expired = outbox.expired(tx, WAKE_ROWS)
         over: tuple[tuple[list[int], Reason, str], ...] = (
             (expired, "expired", ""),
             (unanswered, "attempts_spent", "stored, but never processed"),

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
-from onceward.core.rows import dead_letters, peers, receipts
+from onceward.core.end import sent
+from onceward.core.rows import dead_letters, outbox, peers, receipts
+from onceward.core.rows.outbox import OutboxRow
 from onceward.core.rows.peers import PeerLease
 from onceward.core.rows.receipts import PendingReceipts
 from onceward.core.run.event_emitter import CountedAttempt, Settled
-from onceward.core.send import outbox
-from onceward.core.send.outbox import OutboxRow
 from onceward.errors import StoreCorrupt
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
@@ -46,21 +46,6 @@ ON CONFLICT (recipient, lane, rank) DO UPDATE
 RETURNING due_at
 """
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
-PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
-FAIL_ONE: Final = """
-UPDATE _onceward_outbox
-   SET due_at = ?, attempts = attempts + 1, pushed = 1, reason = ?
- WHERE id = ? AND state = 'pending'
-"""
-# A peer that stored the message once has it: a later failed push spends no budget.
-SPEND: Final = """
-UPDATE _onceward_outbox
-   SET attempts = attempts + 1, reason = :error,
-       free_attempts = free_attempts + (NOT :all AND sent_at IS NOT NULL)
- WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
-RETURNING seq, id, attempts,
-          CASE WHEN NOT :all AND sent_at IS NOT NULL THEN 0 ELSE attempts - free_attempts END
-"""
 RECEIPT_ROWS: Final = 200
 MOST: Final = 10_000
 """Maximum messages of a parcel over a slow network."""
@@ -255,7 +240,7 @@ def _fresh(
                     moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
                 buried += [(message_id, peer, reason) for message_id, peer in moved]
         if choice.parked:
-            tx.many(PARK, choice.parked)
+            outbox.park(tx, choice.parked)
         if choice.rows or choice.scanned < limit:
             break
         if not aside.isdisjoint(again := choice.aside):
@@ -324,7 +309,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
         receipts.delivered(tx, held.name, packed.paid_upto)
     if not parcel.frames:
         after = peers.advance(tx, held, 0, held.last_id, terms.settings)
-        return Settled(after.lease, outbox.NOTHING_MOVED, (), after.held, after.closed)
+        return Settled(after.lease, sent.NOTHING_MOVED, (), after.held, after.closed)
     weak = (
         STRENGTH.get(answer.durability, -1) < STRENGTH[terms.durability]
         and not terms.settings.accept_weaker
@@ -332,7 +317,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     told = [downgrade(r) for r in answer.receipts] if weak else list(answer.receipts)
     # A plain function reports no later outcome, so stored is final.
     stored_ends = (terms.settings.ack == "stored" or not terms.streams) and not weak
-    moved = outbox.settle(
+    moved = sent.settle(
         tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal
     )
     rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
@@ -369,7 +354,7 @@ def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Mil
     """Back off one message that failed individually, with its lane; return until when."""
     # not before an older message of the lane
     [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))
-    tx.run(FAIL_ONE, (lane_due_at, error[:500], message_id))
+    outbox.fail_one(tx, message_id, error, due_at=lane_due_at)
     bump(tx, retries=1)
     return cast("Millis", lane_due_at)
 
@@ -395,7 +380,7 @@ def count_attempts(
     if held.parcel is None:
         return []
     named = {"error": error[:500], "seqs": json.dumps(held.parcel), "all": all_spend}
-    counted = [CountedAttempt(*row) for row in tx.rows(SPEND, named)]
+    counted = [CountedAttempt(*row) for row in outbox.spend(tx, named)]
     bump(tx, retries=len(counted))
     return counted
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from onceward.core.rows import dead_letters, inbox, lanes, marks, receipts
+from onceward.core.rows import dead_letters, dedup, inbox, lanes, receipts
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.errors import StoreCorrupt
 from onceward.file.transaction import StoreTransaction, bump
@@ -90,7 +90,7 @@ def settle_handled(tx: StoreTransaction, leased: LeasedMessage) -> None:
     """
     lanes.settle(tx, leased.lane, ended=(leased.seq,), rest=[], due_at=None)
     ended = inbox.end_handled(tx, leased.seq, leased.attempt)
-    marks.add_one(tx, leased.sender, leased.id, leased.session, "processed")
+    dedup.add_one(tx, leased.sender, leased.id, leased.session, "processed")
     own = tx.own
     if own is not None and own.agent == leased.sender and own.acknowledge(tx, leased.id):
         bump(tx, ended=1, processed=1, acked=1, sent=-1)
@@ -217,7 +217,7 @@ def _end(
 ) -> int:
     """End messages by the attempt of that number, 0 if no handler got them; return how many."""
     changed = inbox.end(tx, seqs, outcome, reason or DEFAULTS[outcome], attempt)
-    marks.add(tx, seqs, outcome)
+    dedup.add(tx, seqs, outcome)
     bump(tx, ended=changed, **{outcome: changed})
     return changed
 
@@ -227,7 +227,7 @@ def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, dead: Dead) -> Non
     dead_letters.add_from_inbox(
         tx, leased.seq, reason=dead.reason, error=dead.error[:2000], attempts=attempts
     )
-    marks.add_one(tx, leased.sender, leased.id, leased.session, "dead")
+    dedup.add_one(tx, leased.sender, leased.id, leased.session, "dead")
 
 
 def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
@@ -261,7 +261,7 @@ def bury_unclaimed(
         return []
     rows = inbox.attempts_of(tx, seqs)
     lanes.fence(tx, seqs)
-    marks.add(tx, seqs, "dead")
+    dedup.add(tx, seqs, "dead")
     for seq, _, _, attempts in rows:
         dead_letters.add_from_inbox(tx, seq, reason=reason, error=error, attempts=attempts)
     receipts.enqueue(tx, [(sender, Receipt(i, "dead", reason)) for _, sender, i, _ in rows])

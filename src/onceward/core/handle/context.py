@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from onceward.core.end import sent
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithSteps
-from onceward.core.rows import sent
 from onceward.core.rows.inbox import is_cancelled
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.core.send import requests
+from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.outbox import Outbox
 from onceward.core.send.requests import (
     PROGRESS,
     QUESTION,

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from onceward.core.rows import lanes
-from onceward.core.rows.sent import frame_of, note_pruned, pushed, undelivered
+from onceward.core.rows import dedup, inbox, lanes, outbox, tickets
+from onceward.core.rows.outbox import frame_of, pushed
 from onceward.errors import Conflict, InvalidArgument
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
+from onceward.file.identity import note_pruned
 from onceward.file.sql_parts import column_names, columns
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.file.transaction import StoreTransaction, bump, listed
 from onceward.message.body import Payload
 from onceward.message.clock import Millis
 from onceward.message.frame import digest, with_body
@@ -41,15 +42,6 @@ SELECT state, count(*)
  WHERE seq IN (SELECT value FROM json_each(?))
  GROUP BY state
 """
-REMOVE_OUT: Final = """
-DELETE FROM _onceward_outbox
- WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')
-"""
-TICKETS_FAILED: Final = """
-UPDATE _onceward_pending_replies
-   SET state = 'failed', reason = ?, ended_at = ?
- WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
-"""
 INSERT_FROM_INBOX: Final = """
 INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
                                     last_error, attempts, expires_at, frame, digest, created_at,
@@ -64,59 +56,11 @@ SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, 
   FROM _onceward_inbox AS b LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = :seq AND b.state = 'pending'
 """
-REMOVE_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
 FIND: Final = """
 SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
        d.origin = 'outbox' AND NOT d.pushed AND d.expires_at <= :now AND i.paused_at IS NULL
        AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
   FROM _onceward_dead_letters AS d, _onceward_file_info AS i WHERE d.seq = :seq
-"""
-# A replayed message does not expire here again: its frame says so to the peer, which decides.
-REPLAY_TO_OUTBOX: Final = """
-INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at,
-                              pushed, key, frame, digest, created_at, channel, kind,
-                              correlation_id, replays)
-SELECT id, peer, session, lane, type, topic, rank, :due_at,
-       CASE WHEN expires_at > :now THEN expires_at END, pushed, key, frame, digest, created_at,
-       channel, kind, correlation_id, replays + 1
-  FROM _onceward_dead_letters WHERE seq = :seq
-"""
-REPLAY_TO_INBOX: Final = """
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame,
-                             digest, received_at, channel, kind, correlation_id, mailbox, replays)
-SELECT peer, id, :lane, session, type, topic, rank,
-       CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END, frame, digest,
-       created_at, channel, kind, correlation_id, mailbox, replays + 1
-  FROM _onceward_dead_letters WHERE seq = :seq
-RETURNING seq
-"""
-# Of the requests that the handler made before its message died, those with a reply that exists or
-# may still come are reused; failed or late ones are asked again.
-FORGET_REQUESTS: Final = """
-UPDATE _onceward_pending_replies AS t
-   SET asker_seq = NULL, asker_index = NULL
- WHERE asker_seq = (SELECT inbox_seq FROM _onceward_dead_letters WHERE seq = :seq)
-   AND (asker_index < 0
-        OR CASE state
-           WHEN 'open' THEN deadline_at <= :now
-           WHEN 'answered' THEN NOT EXISTS (SELECT 1
-                                              FROM _onceward_inbox AS b
-                                             WHERE b.id = t.reply_id AND b.sender = t.recipient)
-           ELSE 1 END)
-"""
-KEEP_REQUESTS: Final = """
-UPDATE _onceward_pending_replies
-   SET asker_seq = :asker, asker_index = -1 - asker_index, reason = NULL
- WHERE asker_seq = (SELECT inbox_seq FROM _onceward_dead_letters WHERE seq = :seq)
-"""
-# For a handler that asked, the request has failed at each of its calls.
-REOPEN: Final = """
-UPDATE _onceward_pending_replies
-   SET state = 'open', reason = NULL, ended_at = NULL
- WHERE id = ? AND state = 'failed' AND asker_seq IS NULL
-"""
-UNMARK: Final = """
-DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'
 """
 DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
 # Not if another process has edited it meanwhile.
@@ -127,11 +71,16 @@ UPDATE _onceward_dead_letters SET frame = :edited, digest = :digest
 SENT_UNTIL: Final = (
     " RETURNING CASE origin WHEN 'outbox' THEN max(dead_at, coalesce(late_at, 0)) END"
 )
-TASKS_FAILED: Final = undelivered("""
-SELECT id, session, reason || ': ' || coalesce(last_error, '') AS error, frame AS head
-  FROM _onceward_dead_letters
- WHERE origin = 'outbox' AND id IN (SELECT value FROM json_each(?))
-""")
+LATE: Final = """
+UPDATE _onceward_dead_letters SET late_outcome = :state, late_at = :now
+ WHERE origin = 'outbox'
+   AND peer = :peer
+   AND id IN (SELECT value FROM json_each(:ids))
+   AND late_outcome IS NULL
+"""
+OF_QUEUE: Final = (
+    "UPDATE _onceward_dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -192,16 +141,17 @@ def add_from_outbox(
     them is not counted yet. The session that dispatched one of them as a task gets a result in the
     same transaction.
     """
-    listed = json.dumps(list(seqs))
+    numbers = list(seqs)
+    listed = json.dumps(numbers)
     states = dict(tx.rows(COUNT_OUT, (listed,)))
     named = {"reason": reason, "error": error, "now": tx.now, "seqs": listed}
     named |= {"unknown": unknown, "tried": tried}
     moved = [(str(i), str(p)) for i, p in tx.rows(INSERT_FROM_OUTBOX, named)]
-    tx.run(REMOVE_OUT, (listed,))
+    outbox.remove_unended(tx, numbers)
     bump(tx, ended_pending=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
-    ids = json.dumps([i for i, _ in moved])
-    tx.run(TICKETS_FAILED, (reason, tx.now, ids))
-    tx.run(TASKS_FAILED, (ids,))
+    ids = [i for i, _ in moved]
+    tickets.fail_all(tx, ids, reason)
+    outbox.tell_dead(tx, ids)
     tx.has_news = True
     return moved
 
@@ -220,7 +170,7 @@ def add_from_inbox(
     }
     if not tx.run(INSERT_FROM_INBOX, named):
         return  # a mailbox's message that was deleted or superseded while it was leased
-    tx.run(REMOVE_IN, (seq,))
+    inbox.remove(tx, [(seq,)])
     bump(tx, dead=1, ended=1)
     tx.has_news = True
 
@@ -255,9 +205,7 @@ def replay(
     if origin == "outbox":
         _replay_to_outbox(tx, seq, message_id, due_at)
     elif boxed:
-        tx.rows(
-            REPLAY_TO_INBOX, {"lane": lanes.NO_LANE, "now": tx.now, "seq": seq}
-        )  # it is again read by position, not by lane
+        inbox.add_returned(tx, seq, lanes.NO_LANE)  # it is read by position again, not by lane
         for hear in returned:
             hear(tx, peer, message_id)
     else:
@@ -271,7 +219,7 @@ def _replay_to_outbox(
     tx: StoreTransaction, seq: int, message_id: str, due_at: Millis | None
 ) -> None:
     try:
-        tx.rows(REPLAY_TO_OUTBOX, {"due_at": due_at, "now": tx.now, "seq": seq})
+        outbox.add_returned(tx, seq, due_at=due_at)
     except ConstraintError as error:
         if "UNIQUE" not in str(error):
             raise
@@ -280,18 +228,17 @@ def _replay_to_outbox(
             "as_new=True, or discard it"
         )
         raise Conflict(msg, message_id=message_id, reason="sent again since") from error
-    tx.run(REOPEN, (message_id,))
+    tickets.reopen(tx, message_id)
 
 
 def _replay_to_inbox(
     tx: StoreTransaction, seq: int, message_id: str, lane: tuple[Any, ...]
 ) -> None:
     peer, name, rank, session = lane
-    tx.run(UNMARK, (peer, message_id))
+    dedup.remove_dead(tx, peer, message_id)
     lane_id = lanes.open_lane(tx, peer, name, rank, session=session)
-    [(asker,)] = tx.rows(REPLAY_TO_INBOX, {"lane": lane_id, "now": tx.now, "seq": seq})
-    tx.run(FORGET_REQUESTS, {"now": tx.now, "seq": seq})
-    tx.run(KEEP_REQUESTS, {"asker": asker, "seq": seq})
+    asker = inbox.add_returned(tx, seq, lane_id)
+    tickets.pass_on(tx, seq, asker)
     lanes.set_heads(tx, [lane_id])
 
 
@@ -358,3 +305,14 @@ def _seqs(db: Database, conditions: Mapping[str, Any], topic: str | None) -> lis
 def _of_seqs(db: Database, seqs: list[int]) -> list[DeadLetter]:
     rows = db.ask(BY_SEQ, (json.dumps(seqs),))
     return [DeadLetter(**dict(zip(COLUMNS, row, strict=True))) for row in rows]
+
+
+def note_late(tx: StoreTransaction, peer: str, ids: Sequence[str], outcome: str) -> None:
+    """Record what a peer reported of messages after they became dead letters here."""
+    statement, bound = listed(ids, LATE)
+    tx.run(statement, {"state": outcome, "now": tx.now, "peer": peer, "ids": bound})
+
+
+def set_queue(tx: StoreTransaction, queue: str, messages: Sequence[tuple[str, str]]) -> None:
+    """Record which session's queue refused messages (sender, id)."""
+    tx.many(OF_QUEUE, [(queue, sender, message_id) for sender, message_id in messages])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from onceward.file.sql_parts import senders
 from onceward.file.transaction import Rows, StoreTransaction, listed
@@ -142,6 +142,112 @@ SELECT b.seq
  WHERE b.run_seq IS NULL
 """
 IS_CANCELLED: Final = "SELECT 1 FROM _onceward_inbox WHERE seq = ? AND state = 'cancelled'"
+INSERT_OWN: Final = """
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at,
+                             correlation_id, causation_id, frame, digest, received_at, channel)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+NOTE_EPHEMERAL: Final = (
+    "UPDATE _onceward_inbox SET ephemeral = 1 WHERE sender = ? AND id = ? AND state = 'pending'"
+)
+DELETE_KEPT: Final = """
+UPDATE _onceward_inbox SET state = 'processed', ended_at = :now, reason = 'deleted'
+ WHERE mailbox = :mailbox
+   AND id = :id
+   AND state = 'pending'
+   AND (expires_at IS NULL OR expires_at > :now)
+"""
+EXPIRE_KEPT: Final = """
+UPDATE _onceward_inbox
+   SET state = 'expired', ended_at = ?, reason = 'expired'
+ WHERE seq IN (SELECT value FROM json_each(?))
+"""
+SUPERSEDE: Final = """
+UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
+ WHERE mailbox = ? AND mailbox_key = ? AND state = 'pending'
+"""
+NAME_KEY: Final = "UPDATE _onceward_inbox SET mailbox_key = ? WHERE sender = ? AND id = ?"
+SUPERSEDE_ONE: Final = """
+UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
+ WHERE sender = ? AND id = ? AND state = 'pending'
+"""
+BIND: Final = """
+UPDATE _onceward_inbox SET run_seq = :run, attempts = attempts + 1
+ WHERE seq IN (SELECT value FROM json_each(:bound)) AND state = 'pending' AND run_seq IS NULL
+"""
+UNBIND: Final = """
+UPDATE _onceward_inbox
+   SET run_seq = NULL
+ WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_seq = :run AND state = 'pending'
+"""
+MOVE: Final = """
+UPDATE _onceward_inbox
+   SET lane_id = ?
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+"""
+PLACE: Final = """
+UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND run_seq IS NULL
+"""
+# A mailbox's message has no lane: storing it was its effect, and readers delete it.
+CANCEL: Final = """
+UPDATE _onceward_inbox
+   SET state = 'cancelled', ended_at = :now, reason = :reason
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending' AND lane_id IS NOT NULL
+RETURNING seq, sender, id
+"""
+# A reply is kept while its asking handler waits for others.
+NOT_NEEDED: Final = """NOT (instr(b.frame, '"inreplyto"') AND json_valid(b.frame)
+                AND EXISTS (SELECT 1
+                              FROM _onceward_pending_replies AS t
+                              JOIN _onceward_inbox AS a ON a.seq = t.asker_seq
+                             WHERE t.id = b.frame ->> '$.inreplyto'
+                               AND t.reply_id = b.id
+                               AND a.state = 'pending'))"""
+SLICE: Final = f"""
+SELECT seq, received_at < :before,
+       state <> 'pending' AND ended_at < :before AND {NOT_NEEDED}
+  FROM _onceward_inbox AS b
+ WHERE seq > :after ORDER BY seq LIMIT :limit
+"""
+DROP_EPHEMERAL: Final = """
+UPDATE _onceward_inbox
+   SET state = 'dropped', ended_at = ?, reason = ?
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+"""
+REMOVE: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
+REMOVE_ARCHIVED: Final = f"""
+DELETE FROM _onceward_inbox AS b
+ WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state <> 'pending' AND {NOT_NEEDED}
+RETURNING ended_at
+"""
+# After the row is deleted, the dedup record identifies duplicates.
+OLD_OF_CHANNEL: Final = """
+DELETE FROM _onceward_inbox
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_inbox AS b
+                WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL
+                  AND EXISTS (SELECT 1
+                                FROM _onceward_processed_messages AS p
+                               WHERE p.sender = b.sender AND p.message_id = b.id)
+                ORDER BY seq LIMIT ?)
+RETURNING ended_at
+"""
+RETURN: Final = """
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame,
+                             digest, received_at, channel, kind, correlation_id, mailbox, replays)
+SELECT peer, id, :lane, session, type, topic, rank,
+       CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END, frame, digest,
+       created_at, channel, kind, correlation_id, mailbox, replays + 1
+  FROM _onceward_dead_letters WHERE seq = :seq
+RETURNING seq
+"""
+PRUNE_ATTEMPTS: Final = """
+DELETE FROM _onceward_failed_attempts
+ WHERE seq IN (SELECT seq
+                 FROM (SELECT seq, failed_at FROM _onceward_failed_attempts
+                        ORDER BY seq LIMIT :limit)
+                WHERE failed_at < :before)
+"""
 
 
 def next_rows(
@@ -262,3 +368,136 @@ def keep_attempt(tx: StoreTransaction, failed: Mapping[str, Any]) -> None:
     """Store a failed attempt; forget those beyond the last ones of its message and the file."""
     [(seq,)] = tx.rows(KEEP_ATTEMPT, failed)
     tx.run(FORGET_ATTEMPTS, {"seq": seq, "id": failed["id"], "sender": failed["sender"]})
+
+
+class InboxRow(NamedTuple):
+    """A new message of the inbox, with a field for each column."""
+
+    sender: str
+    id: str
+    lane_id: int | None
+    session: str
+    type: str
+    topic: str | None
+    rank: int
+    state: str
+    expires_at: Millis | None
+    correlation_id: str | None
+    causation_id: str | None
+    frame: str
+    digest: bytes
+    received_at: Millis
+    ended_at: Millis | None
+    channel: str | None
+    kind: str | None
+    mailbox: str | None
+
+
+INSERT: Final = f"""
+INSERT INTO _onceward_inbox ({", ".join(InboxRow._fields)})
+VALUES ({", ".join("?" * len(InboxRow._fields))})
+ON CONFLICT (sender, id) DO NOTHING
+"""
+
+
+def insert(tx: StoreTransaction, rows: Sequence[InboxRow]) -> None:
+    """Insert new messages; one whose sender and id are there already changes nothing."""
+    tx.insert(INSERT, rows)
+
+
+def insert_own(tx: StoreTransaction, *values: Any) -> None:
+    """Insert a message of an agent to itself; *values* are the columns of ``INSERT_OWN``."""
+    tx.run(INSERT_OWN, values)
+
+
+def note_ephemeral(tx: StoreTransaction, messages: Sequence[tuple[str, str]]) -> None:
+    """Record that a restart drops messages (sender, id)."""
+    tx.many(NOTE_EPHEMERAL, messages)
+
+
+def delete_kept(tx: StoreTransaction, mailbox: str, message_id: str) -> int:
+    """End a mailbox's message as deleted, unless it has expired; return 1 if it waited."""
+    return tx.run(DELETE_KEPT, {"mailbox": mailbox, "id": message_id, "now": tx.now})
+
+
+def expire_kept(tx: StoreTransaction, seqs: Sequence[int]) -> int:
+    """End messages of mailboxes as expired; return how many."""
+    return tx.run(EXPIRE_KEPT, (tx.now, json.dumps(seqs)))
+
+
+def supersede(tx: StoreTransaction, mailbox: str, key: str) -> int:
+    """End the message that has a key in a mailbox; return 1 if there was one."""
+    return tx.run(SUPERSEDE, (tx.now, mailbox, key))
+
+
+def supersede_one(tx: StoreTransaction, sender: str, message_id: str) -> int:
+    """End a message whose key a newer one has; return 1 if it waited."""
+    return tx.run(SUPERSEDE_ONE, (tx.now, sender, message_id))
+
+
+def name_key(tx: StoreTransaction, key: str, sender: str, message_id: str) -> None:
+    """Store the key of a mailbox's message."""
+    tx.run(NAME_KEY, (key, sender, message_id))
+
+
+def bind(tx: StoreTransaction, run: int, seqs: str) -> None:
+    """Give messages (a JSON list) to a run, which counts as their next attempt."""
+    tx.run(BIND, {"run": run, "bound": seqs})
+
+
+def unbind(tx: StoreTransaction, run: int, seqs: str) -> None:
+    """Take the waiting messages (a JSON list) of a run back from it."""
+    tx.run(UNBIND, {"run": run, "bound": seqs})
+
+
+def move(tx: StoreTransaction, lane_id: int, seqs: Sequence[int]) -> None:
+    """Move waiting messages to another lane."""
+    tx.run(MOVE, (lane_id, json.dumps(seqs)))
+
+
+def place(tx: StoreTransaction, places: Sequence[tuple[int, int]]) -> None:
+    """Give messages that no run has a place (place, sequence) in their queue."""
+    tx.many(PLACE, places)
+
+
+def cancel(tx: StoreTransaction, seqs: Sequence[int], reason: str) -> list[tuple[int, str, str]]:
+    """End waiting messages that have a lane as cancelled; return (sequence, sender, id)."""
+    return tx.rows(CANCEL, {"seqs": json.dumps(seqs), "now": tx.now, "reason": reason})
+
+
+def drop_ephemeral(tx: StoreTransaction, seqs: Sequence[int], reason: str) -> int:
+    """End waiting messages of mailboxes as dropped; return how many."""
+    return tx.run(DROP_EPHEMERAL, (tx.now, reason, json.dumps(seqs)))
+
+
+def slice_of(
+    tx: StoreTransaction, *, after: int, before: Millis, limit: int
+) -> list[tuple[int, int, int]]:
+    """Return (sequence, whether it is old, whether it may be pruned) of a slice."""
+    return tx.rows(SLICE, {"after": after, "before": before, "limit": limit})
+
+
+def remove(tx: StoreTransaction, seqs: Sequence[tuple[int]]) -> None:
+    """Delete rows."""
+    tx.many(REMOVE, seqs)
+
+
+def remove_archived(tx: StoreTransaction, row: tuple[Any, ...]) -> list[Millis]:
+    """Delete an ended row that is unchanged since it was archived; return when it ended."""
+    return [at for (at,) in tx.rows(REMOVE_ARCHIVED, row)]
+
+
+def remove_old(tx: StoreTransaction, channel: str, *, upto: int, limit: int) -> list[Millis]:
+    """Delete a slice of a channel's ended messages that have a record; return when they ended."""
+    return [at for (at,) in tx.rows(OLD_OF_CHANNEL, (channel, upto, limit))]
+
+
+def add_returned(tx: StoreTransaction, dead_letter: int, lane_id: int | None) -> int:
+    """Insert the message of a dead letter under a new sequence; return that."""
+    [(seq,)] = tx.rows(RETURN, {"lane": lane_id, "now": tx.now, "seq": dead_letter})
+    return int(seq)
+
+
+def prune_attempts(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Delete a slice of old failed attempts; return how many."""
+    return tx.run(PRUNE_ATTEMPTS, {"before": before, "limit": limit})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
+from onceward.core.rows import outbox
 from onceward.errors import LeaseLost
 from onceward.file.database import Database
 from onceward.file.identity import RANDOM
@@ -93,9 +93,6 @@ UPDATE _onceward_peers
  WHERE name = :name AND (owner IS NULL OR owner = :owner)
 """
 NOTE_LEFT: Final = "UPDATE _onceward_peers SET last_error = ? WHERE name = ?"
-MARK_PUSHED: Final = """
-UPDATE _onceward_outbox SET pushed = 1 WHERE seq IN (SELECT value FROM json_each(?)) AND NOT pushed
-"""
 UNSETTLED_IDS: Final = 64
 """Maximum stored last ids of unsettled parcels; a peer at an older one judges by id."""
 OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
@@ -443,7 +440,7 @@ def new_epoch(
     a peer that is restored at the same moment is still detected.
     """
     if held.parcel:
-        tx.run(MARK_PUSHED, (json.dumps(held.parcel),))
+        outbox.mark_pushed(tx, held.parcel)
     named: dict[str, Any] = {"why": why[:500], "there": None, "upto": None, "seen": 0}
     named |= {"own": False, "in_doubt": False}
     if fork is not None:

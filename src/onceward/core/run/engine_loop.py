@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from onceward.core.rows import lanes
 from onceward.core.run import recovery
 from onceward.core.run.threads import EngineTask, engine_threads
-from onceward.core.send.outbox import Outbox
+from onceward.core.send.add import Outbox
 from onceward.errors import OncewardError, StoreClosed
 from onceward.file import file_checks, forks
 from onceward.file.database import Database

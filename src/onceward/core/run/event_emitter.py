@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
+from onceward.core.end import sent
 from onceward.core.rows.peers import PeerLease
-from onceward.core.send import outbox
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
@@ -48,7 +48,7 @@ class Settled(NamedTuple):
     """Messages that an answer changed, by outcome."""
 
     lease: PeerLease
-    moved: outbox.Moved
+    moved: sent.Moved
     rejected: tuple[tuple[str, Reason], ...] = ()
     held: bool = True
     """Whether the peer is still leased because it has more to push."""
@@ -145,7 +145,7 @@ class EventEmitter:
         if settled.weak is not None:
             self.emit(tx, WeakReceipt(agent=agent, at=at, peer=peer, durability=settled.weak))
 
-    def moved(self, tx: StoreTransaction, peer: str, moved: outbox.Moved) -> None:
+    def moved(self, tx: StoreTransaction, peer: str, moved: sent.Moved) -> None:
         """Emit which messages the peer stored, processed or gave up."""
         agent, at = self.agent, tx.now
         if (moved.sent or moved.at_once) and self._hooks.wanted(Sent):

@@ -8,6 +8,7 @@ from typing import Any, Protocol, Unpack
 
 from typing_extensions import TypeForm
 
+from onceward.core.send.add import Outbox
 from onceward.core.send.compose import (
     EVERY_AGENT,
     Fanout,
@@ -16,7 +17,6 @@ from onceward.core.send.compose import (
     to_everyone,
     to_subscribers,
 )
-from onceward.core.send.outbox import Outbox
 from onceward.core.send.requests import add_request, task
 from onceward.errors import StoreError
 from onceward.file.connection import raise_meant, translate_error

@@ -18,6 +18,7 @@ from onceward.errors import (
 )
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.hooks import Hooks, SendFacts
+from onceward.message import frame
 from onceward.message.body import BYTES, TEXT, Payload, encode
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, iso
 from onceward.message.frame import (
@@ -30,6 +31,7 @@ from onceward.message.frame import (
     json_string,
     options_text,
     render_head,
+    split_digest,
     split_prefix,
 )
 from onceward.message.ids import IdSource
@@ -98,11 +100,6 @@ class OutgoingMessage(NamedTuple):
     def caller_chose_id(self) -> bool:
         """Whether the caller chose the id or a key, so that the message may be a repetition."""
         return self.headers.chosen_id or self.headers.key is not None
-
-
-def split_digest(head: str, body_digest: bytes) -> bytes:
-    """Return 128 bits over a frame's head and the digest of its body, which is computed once."""
-    return sha256(head.encode() + body_digest).digest()[:DIGEST_BYTES]
 
 
 class Template(NamedTuple):
@@ -523,7 +520,7 @@ def _copies(
             id=message_id,
             recipient=recipient,
             frame=head,
-            digest=split_digest(head, body_digest),
+            digest=frame.split_digest(head, body_digest),
             created_at=now,
             due_at=headers.due_at,
             body=body,

@@ -11,7 +11,8 @@ from functools import partial
 from math import ceil
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.rows import sent
+from onceward.core.end import sent
+from onceward.core.rows import drops, outbox, rates
 from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import FileLimit, OutboxLimit, RateLimited
 from onceward.file.connection import ConstraintError
@@ -78,19 +79,10 @@ SELECT o.seq, o.id, o.recipient, o.session, o.type, length(CAST(o.frame AS BLOB)
   FROM _onceward_outbox AS o
  WHERE o.state = 'pending'
    AND o.held_by IS NULL
-   AND {{same}} AND NOT {UNDROPPABLE_ROW} AND NOT {sent.pushed("o")}
+   AND {{same}} AND NOT {UNDROPPABLE_ROW} AND NOT {outbox.pushed("o")}
  ORDER BY o.seq LIMIT 1000
 """
-DROP: Final = """
-UPDATE _onceward_outbox
-   SET state = 'dropped', due_at = NULL, ended_at = ?, reason = ?
- WHERE seq = ?
-"""
-RECORD: Final = """
-INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, dropped_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-"""
-TASK_DROPPED: Final = sent.undelivered("""
+TASK_DROPPED: Final = outbox.undelivered("""
 SELECT id, session, reason AS error,
        CASE WHEN body_id IS NULL THEN frame ELSE frame || 'null}' END AS head
   FROM _onceward_outbox
@@ -101,35 +93,16 @@ SELECT d.seq, d.line, d.summary_id
   FROM _onceward_drops AS d
   LEFT JOIN _onceward_outbox AS o ON o.id = d.summary_id
  WHERE d.policy = 'summarize' AND d.scope <> 'queue' AND d.peer = ? AND d.session = ?
-   AND (d.summary_id IS NULL OR (o.state = 'pending' AND NOT {sent.pushed("o")}))
+   AND (d.summary_id IS NULL OR (o.state = 'pending' AND NOT {outbox.pushed("o")}))
  ORDER BY d.seq
 """
-MARK_SUMMARIZED: Final = "UPDATE _onceward_drops SET summary_id = ? WHERE seq = ?"
-REPLACE: Final = """
-UPDATE _onceward_outbox
-   SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'superseded'
- WHERE id = ? AND state = 'pending'
-"""
 WARN_AT: Final = 0.9
-TAKE: Final = """
-UPDATE _onceward_rate_limits
-   SET tokens = min(burst, tokens + max(0, :now - filled_at) * per_second / 1000.0) - 1,
-       filled_at = max(filled_at, :now)
- WHERE name = 'send'
-RETURNING tokens, per_second, burst
-"""
 SENDERS_BUCKET: Final = """
 SELECT r.per_second, r.burst,
        min(r.burst,
            coalesce(s.tokens + max(0, :now - s.filled_at) * r.per_second / 1000.0, r.burst))
   FROM _onceward_rate_limits AS r LEFT JOIN _onceward_rate_limits AS s ON s.name = :bucket
  WHERE r.name = 'accept'
-"""
-FILL_BUCKET: Final = """
-INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
-VALUES (:bucket, :per_second, :burst, :tokens, :now)
-ON CONFLICT (name) DO UPDATE
-   SET tokens = excluded.tokens, filled_at = max(filled_at, excluded.filled_at)
 """
 FILE: Final = "SELECT max_file_bytes FROM _onceward_file_info"
 PAGES: Final = """
@@ -372,9 +345,9 @@ def _make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
     for v in evicted:
         policy = cast("Reason", v.full.overflow)  # one of those that drop
         reason = reason_text(policy, v.full.reached)
-        tx.run(DROP, (tx.now, reason, v.seq))
+        outbox.drop(tx, v.seq, reason)
         full = v.full.scope, v.full.name, v.full.overflow
-        tx.run(RECORD, (v.id, v.recipient, v.session, *full, v.line, tx.now))
+        drops.record(tx, [(v.id, v.recipient, v.session, *full, v.line, tx.now)])
         sent.fail_request(tx, v.id, f"dropped: {reason}")
     _count(tx, len(evicted))
 
@@ -382,7 +355,7 @@ def _make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
 def record_drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
     """Record a new message that its limit has dropped."""
     named = message.id, message.recipient, message.session
-    tx.run(RECORD, (*named, full.scope, full.name, "drop_new", None, tx.now))
+    drops.record(tx, [(*named, full.scope, full.name, "drop_new", None, tx.now)])
     _count(tx, 1)
 
 
@@ -414,17 +387,17 @@ def unsummarized_drops(
 
 
 def mark_summarized(
-    tx: StoreTransaction, summary_id: str, drops: list[int], replaced: list[str]
+    tx: StoreTransaction, summary_id: str, dropped: list[int], replaced: list[str]
 ) -> None:
     """Record the summary of drops; cancel unsent summaries that it replaces."""
-    tx.many(MARK_SUMMARIZED, [(summary_id, seq) for seq in drops])
-    gone = sum(tx.run(REPLACE, (tx.now, message_id)) for message_id in replaced)
+    drops.mark_summarized(tx, summary_id, dropped)
+    gone = sum(outbox.supersede(tx, message_id) for message_id in replaced)
     bump(tx, ended_pending=gone, cancelled=gone)
 
 
 def _take_token(tx: StoreTransaction, sender: str) -> None:
     """Count one message against the rate; raise RateLimited with the wait if it is exceeded."""
-    for tokens, per_second, burst in tx.rows(TAKE, {"now": tx.now}):
+    for tokens, per_second, burst in rates.take_send(tx):
         if tokens < 0:
             wait = -tokens / per_second
             msg = (
@@ -469,5 +442,5 @@ def accept_at_rate(tx: StoreTransaction, sender: str, messages: int) -> Millis:
             "tokens": tokens - messages,
             "now": tx.now,
         }
-        tx.run(FILL_BUCKET, left)
+        rates.fill(tx, left)
     return 0

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
+from onceward.core.rows import tickets
+from onceward.core.send.add import Outbox, add_if_possible
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.outbox import Outbox, add_if_possible
 from onceward.errors import (
     AnswerTimeout,
     Conflict,
@@ -64,28 +65,9 @@ LOOK_AGAIN: Final = 86_400_000
 """Milliseconds after which a handler that waits without a deadline is called again."""
 NAMES_CALLER: Final = f'"{CALLER}"'
 """Text in the frame of every dispatched task; a body may also have it."""
-OPEN: Final = """
-INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at,
-                                       asker_seq, asker_index, asker_digest)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO NOTHING
-"""
-# A limit may have dropped the request in the same transaction: no reply will come.
-END_DROPPED: Final = """
-UPDATE _onceward_pending_replies
-   SET state = 'failed', ended_at = :now,
-       reason = 'dropped: ' || (SELECT reason FROM _onceward_outbox WHERE id = :id)
- WHERE id = :id AND state = 'open'
-   AND EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = :id AND state = 'dropped')
-"""
 STATE: Final = "SELECT state, deadline_at FROM _onceward_pending_replies WHERE id = ?"
 PROGRESS: Final = "onceward.progress"
 """Kind and type of a message that reports the progress of a request's handler."""
-NOTE_PROGRESS: Final = """
-UPDATE _onceward_pending_replies
-   SET progress = :body, progress_at = :now
- WHERE id = :id AND recipient = :sender AND state = 'open'
-"""
 CANCEL: Final = "onceward.cancel"
 """Kind and type of a message that asks its recipient to cancel another message of its sender."""
 QUESTION: Final = "onceward.question"
@@ -96,13 +78,9 @@ SELECT asker_index, id, recipient, asker_digest
   FROM _onceward_pending_replies
  WHERE asker_seq = ?
 """
-GATHER: Final = """
-UPDATE _onceward_pending_replies SET gathered = 1 WHERE id IN (SELECT value FROM json_each(?))
-"""
 NEXT_NUMBER: Final = """
 SELECT coalesce(max(asker_index), -1) + 1 FROM _onceward_pending_replies WHERE asker_seq = ?
 """
-ADOPT: Final = "UPDATE _onceward_pending_replies SET asker_index = ? WHERE id = ?"
 LOOK: Final = """
 SELECT t.state, t.reason, t.recipient, b.frame
   FROM _onceward_pending_replies AS t
@@ -113,13 +91,6 @@ LOOK_WITH_DEADLINE: Final = LOOK.replace("b.frame\n", "b.frame, t.deadline_at, t
 
 RESULTS_OF_FILE: Final = 10_000
 """Maximum kept results of a file."""
-KEEP_RESULT: Final = """
-INSERT OR REPLACE INTO _onceward_results
-       (sender, message_id, stored_at, until_at, bytes, media, result)
-VALUES (?, ?, ?, ?, ?, ?, ?)
-RETURNING seq
-"""
-FORGET_RESULTS: Final = "DELETE FROM _onceward_results WHERE seq <= ?"
 # Two senders may have chosen the same id: a message of this agent comes first, then the last one.
 RESULT: Final = """
 SELECT r.media, r.result, i.agent
@@ -230,9 +201,9 @@ def add_request(
         wait = None if timeout is None else millis("timeout", timeout, error=InvalidMessage)
         deadline_at = None if wait is None else tx.now + wait
         opened = message_id, message.session, message.recipient, tx.now, deadline_at
-        tx.run(OPEN, (*opened, *(asker or NOBODY)))
+        tickets.open_one(tx, *opened, *(asker or NOBODY))
         if not outbox.admission.unlimited:
-            tx.run(END_DROPPED, {"id": message_id, "now": tx.now})
+            tickets.end_dropped(tx, message_id)
     return Ticket(message_id, message.recipient)
 
 
@@ -264,7 +235,7 @@ def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None
         created_at=tx.now,
     )
     if add_if_possible(tx, message):
-        tx.run(OPEN, (message_id, asked.session, asked.recipient, tx.now, None, *NOBODY))
+        tickets.open_one(tx, message_id, asked.session, asked.recipient, tx.now, None, *NOBODY)
 
 
 def reply_state(db: Database, request: str) -> ReplyState:
@@ -340,15 +311,13 @@ def keep_result(
     """Keep what a handler returned, with the end of its message; delete the oldest if too many."""
     until_at = tx.now + keep_for
     row = (handled.sender, handled.id, tx.now, until_at, size, value.media, value.text)
-    [(seq,)] = tx.rows(KEEP_RESULT, row)
-    tx.run(FORGET_RESULTS, (seq - RESULTS_OF_FILE,))
+    tickets.keep_result(tx, row, most=RESULTS_OF_FILE)
 
 
 def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     """Store a handler's progress for its request; return True."""
     data = frame.data if frame.data_base64 is None else frame.data_base64
-    named = {"id": frame.causationid, "sender": sender, "body": encode(data).text, "now": tx.now}
-    tx.run(NOTE_PROGRESS, named)
+    tickets.note_progress(tx, str(frame.causationid), sender, encode(data).text)
     return True
 
 
@@ -539,7 +508,7 @@ class HandlerRequests:
         for made in self._made:
             self.add(tx, made)
         for number, message_id in self._adopted.items():
-            tx.run(ADOPT, (number, message_id))
+            tickets.adopt(tx, message_id, number)
 
     def _until(self, tx: StoreTransaction, requests: Sequence[str]) -> Millis:
         """
@@ -552,7 +521,7 @@ class HandlerRequests:
         if not awaited:  # the replies came after this call had looked
             return tx.now
         if len(requests) > 1:
-            tx.run(GATHER, (json.dumps(requests),))
+            tickets.gather(tx, requests)
         return min(awaited)
 
     def _earlier(self) -> dict[int, HandlerRequest]:

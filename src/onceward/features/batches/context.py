@@ -10,8 +10,8 @@ from onceward.core.handle.context import AsyncTransaction, Context
 from onceward.core.handle.message import Message
 from onceward.core.handle.steps import AsyncOutputStream, OutputStream, StepFunction, WithSteps
 from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
+from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
-from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.names import DEFAULT_SESSION

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from onceward.core.accept.accept import Prepare
-from onceward.core.rows import lanes, marks, receipts, sent
+from onceward.core.end import sent
+from onceward.core.rows import dedup, inbox, lanes, receipts, tickets
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.requests import SentRequest, ask_to_cancel
 from onceward.file.transaction import StoreTransaction, bump
@@ -22,19 +23,6 @@ TOO_LATE: Final = "too late"
 """Start of a recipient's decision that it is too late; the state of the message follows."""
 UNKNOWN: Final = "outside the deduplication window"
 """State of a message whose record may already be pruned."""
-# A mailbox's message has no lane: storing it was its effect, and readers delete it.
-END: Final = """
-UPDATE _onceward_inbox
-   SET state = 'cancelled', ended_at = :now, reason = :reason
- WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending' AND lane_id IS NOT NULL
-RETURNING seq, sender, id
-"""
-FORGET_QUESTIONS: Final = """
-UPDATE _onceward_pending_replies
-   SET state = 'failed', reason = 'cancelled', ended_at = :now
- WHERE state = 'open' AND asker_seq IN (SELECT value FROM json_each(:seqs))
-RETURNING id
-"""
 ASKED: Final = """
 SELECT o.state, i.agent, o.id, o.recipient, o.session
   FROM json_each(?) AS j
@@ -81,20 +69,18 @@ class Canceller:
         """
         for prepare in self._prepare:
             prepare(tx, list(seqs))
-        named = {"seqs": json.dumps(seqs), "now": tx.now, "reason": reason}
-        ended = tx.rows(END, named)
+        ended = inbox.cancel(tx, seqs, reason)
         if not ended:
             return set()
         gone = [seq for seq, _, _ in ended]
-        named["seqs"] = json.dumps(gone)
-        marks.add(tx, gone, CANCELLED)
+        dedup.add(tx, gone, CANCELLED)
         lanes.fence(tx, gone)
-        asked = tx.rows(FORGET_QUESTIONS, {"seqs": named["seqs"], "now": tx.now})
+        asked = tickets.fail_of(tx, gone)
         bump(tx, ended=len(ended), inbox_cancelled=len(ended))
         receipts.enqueue(tx, [(s, Receipt(i, "cancelled", reason)) for _, s, i in ended])
         self._emitter.cancelled(tx, [(i, s, reason) for _, s, i in ended])
         if asked:
-            self._cancel_requests(tx, [request for (request,) in asked], reason)
+            self._cancel_requests(tx, asked, reason)
         return {seq for seq, _, _ in ended}
 
     def _cancel_requests(self, tx: StoreTransaction, ids: Sequence[str], reason: str) -> None:
@@ -132,7 +118,7 @@ class Canceller:
             return CANCELLED if same else f"{TOO_LATE}: {found.known_as}"
         if message_id <= found.horizon_id and OWN_ID.fullmatch(message_id):
             return f"{TOO_LATE}: {UNKNOWN}"
-        marks.add_one(tx, sender, message_id, frame.session, CANCELLED)
+        dedup.add_one(tx, sender, message_id, frame.session, CANCELLED)
         receipts.enqueue(tx, [(sender, Receipt(message_id, "cancelled", reason))])
         return CANCELLED
 

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from onceward.core.accept.accept import CancelsMessages
+from onceward.core.end import sent
 from onceward.core.handle.steps import CONTEXT
-from onceward.core.rows import sent
+from onceward.core.rows import outbox
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import requests
@@ -156,7 +157,7 @@ class Cancelling:
             return self._received(tx, message_id, reason)
         row = SentMessage(*rows[0])
         if row.state != "cancelled" and sent.cancel(tx, message_id):
-            sent.tell_cancelled(tx, [message_id])
+            outbox.tell_cancelled(tx, [message_id])
             self._emitter.cancelled(tx, [(message_id, row.recipient, "cancelled")])
             self._notify(tx)
         elif row.recipient == self._db.agent and row.state == "sent":

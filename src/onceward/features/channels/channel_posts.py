@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import sent
+from onceward.core.rows import inbox, outbox
 from onceward.errors import refuse
 from onceward.features.channels.directory import ChannelInfo
+from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.sql_parts import columns
 from onceward.file.transaction import Rows, StoreTransaction
@@ -62,13 +63,6 @@ UNDER_WAY: Final = """
 SELECT count(*)
   FROM _onceward_outbox
  WHERE channel = ? AND ended_at IS NULL AND held_by IS NULL
-"""
-RELEASE: Final = """
-UPDATE _onceward_outbox SET held_by = NULL WHERE seq IN (
-    SELECT seq
-      FROM _onceward_outbox
-     WHERE channel = ? AND ended_at IS NULL AND held_by = 'channel:' || channel
-     ORDER BY seq LIMIT ?)
 """
 WAITING: Final = """
 SELECT seq
@@ -240,7 +234,7 @@ def under_way(tx: StoreTransaction, channel: str) -> int:
 
 def release(tx: StoreTransaction, channel: str, limit: int) -> int:
     """Release the oldest held messages, *limit* of them (-1: all); return how many."""
-    count = tx.run(RELEASE, (channel, limit))
+    count = outbox.free_of_channel(tx, channel, limit)
     if not tx.rows(WAITING + " LIMIT 1", (channel,)):
         tx.run(LET_GO, (channel,))
     return count
@@ -262,28 +256,7 @@ def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> Asked |
 NEWEST_TO_GO: Final = """
 SELECT seq FROM _onceward_{box} WHERE channel = ? ORDER BY seq DESC LIMIT 1 OFFSET ?
 """
-# A key belongs to its message until that is pruned.
-OLD_OUTBOX: Final = """
-DELETE FROM _onceward_outbox
- WHERE seq IN (SELECT seq
-                 FROM _onceward_outbox
-                WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL AND key IS NULL
-                ORDER BY seq LIMIT ?)
-RETURNING ended_at
-"""
-# After the row is deleted, the dedup record identifies duplicates.
-OLD_INBOX: Final = """
-DELETE FROM _onceward_inbox
- WHERE seq IN (SELECT seq
-                 FROM _onceward_inbox AS b
-                WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL
-                  AND EXISTS (SELECT 1
-                                FROM _onceward_processed_messages AS p
-                               WHERE p.sender = b.sender AND p.message_id = b.id)
-                ORDER BY seq LIMIT ?)
-RETURNING ended_at
-"""
-HISTORY: Final = {"outbox": OLD_OUTBOX, "inbox": OLD_INBOX}
+HISTORY: Final = {"outbox": outbox.remove_old, "inbox": inbox.remove_old}
 
 
 def prune_history(tx: StoreTransaction, channel: str, *, count: int, limit: int) -> int:
@@ -293,12 +266,12 @@ def prune_history(tx: StoreTransaction, channel: str, *, count: int, limit: int)
     Return how many; 0 if none is left to delete.
     """
     gone = 0
-    for box, sql in HISTORY.items():
+    for box, remove_old in HISTORY.items():
         found = tx.rows(NEWEST_TO_GO.format(box=box), (channel, count))
-        ended = tx.rows(sql, (channel, found[0][0], limit)) if found else []
+        ended = remove_old(tx, channel, upto=found[0][0], limit=limit) if found else []
         gone += len(ended)
         if ended and box == "outbox":
-            sent.note_pruned(tx, max(ended)[0] + 1)
+            identity.note_pruned(tx, max(ended) + 1)
     return gone
 
 

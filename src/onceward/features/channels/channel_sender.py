@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from onceward.core.rows.outbox import insert_body
+from onceward.core.send.add import Outbox
 from onceward.core.send.compose import Fanout, SendResult, compose_fanout
-from onceward.core.send.outbox import Outbox, insert_body
 from onceward.errors import ChannelRefused, refuse
 from onceward.features.channels import channel_posts
 from onceward.features.channels import directory as channels

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from onceward.core.contract import Opening
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send.compose import Fanout, OutgoingMessage, compose_fanout, split_digest
-from onceward.core.send.outbox import Outbox
+from onceward.core.send.add import Outbox
+from onceward.core.send.compose import Fanout, OutgoingMessage, compose_fanout
 from onceward.errors import UnknownChannel
 from onceward.features.channels import channel_posts, closed
 from onceward.features.channels import directory as channels
@@ -22,7 +22,7 @@ from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.clock import monotonic
-from onceward.message.frame import FrameHeaders, json_string, render_head
+from onceward.message.frame import FrameHeaders, json_string, render_head, split_digest
 from onceward.message.options import MessageOptions
 from onceward.message.topics import matches_any
 

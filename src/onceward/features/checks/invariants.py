@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from onceward.core.rows.sent import body_digest_of, frame_of
-from onceward.core.send.compose import split_digest
+from onceward.core.rows.outbox import body_digest_of, frame_of
 from onceward.errors import StoreClosed, StoreError
-from onceward.message.frame import digest
+from onceward.message.frame import digest, split_digest
 from onceward.message.ids import OWN_ID
 
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {

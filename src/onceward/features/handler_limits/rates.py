@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
+from onceward.core.rows import rates
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.times import Rate
@@ -14,14 +15,6 @@ LEFT: Final = """
 SELECT min(:burst, tokens + max(0, :now - filled_at) * :per_second / 1000.0)
   FROM _onceward_rate_limits
  WHERE name = :name
-"""
-TAKE: Final = """
-INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
-VALUES (:name, :per_second, :burst, :burst - :calls, :now)
-ON CONFLICT (name) DO UPDATE
-   SET tokens = min(excluded.burst,
-                    tokens + max(0, :now - filled_at) * excluded.per_second / 1000.0 - :calls),
-       filled_at = :now, per_second = excluded.per_second, burst = excluded.burst
 """
 
 
@@ -38,7 +31,7 @@ def left(tx: StoreTransaction, pattern: str, rate: Rate) -> float:
 
 def take(tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
     """Count calls; a negative number takes back calls that were not made."""
-    tx.run(TAKE, _named(tx, pattern, rate) | {"calls": calls})
+    rates.take_calls(tx, _named(tx, pattern, rate) | {"calls": calls})
 
 
 def wait(rate: Rate, found: float) -> Millis:

@@ -14,7 +14,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows.sent import frame_of
+from onceward.core.rows.outbox import frame_of
 from onceward.errors import InvalidArgument
 from onceward.features.history import time_index
 from onceward.features.history.regexp import Pattern

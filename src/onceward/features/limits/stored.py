@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from onceward.core.rows import outbox, rates
 from onceward.errors import InvalidArgument
+from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.migrations import folder
 from onceward.file.sql_parts import columns
@@ -37,41 +39,11 @@ SELECT f.scope, f.name, count(*), sum(f.bytes)
                 WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
  GROUP BY f.scope, f.name
 """
-FREE_ALL: Final = """
-UPDATE _onceward_outbox
-   SET held_by = NULL
- WHERE state = 'pending' AND held_by GLOB 'limit:*'
-"""
-FREE_NEXT: Final = """
-UPDATE _onceward_outbox
-   SET held_by = NULL
- WHERE seq = (SELECT seq FROM _onceward_limits_next)
-"""
-ORPHANS: Final = """
-UPDATE _onceward_outbox SET held_by = NULL
- WHERE held_by GLOB 'limit:*' AND NOT EXISTS (
-       SELECT 1
-         FROM _onceward_limits AS l
-        WHERE l.overflow = 'hold' AND _onceward_outbox.held_by GLOB 'limit:' || l.scope || ':*'
-          AND (l.name = '*' OR _onceward_outbox.held_by = 'limit:' || l.scope || ':' || l.name))
-"""
 FULLNESS: Final = """
 SELECT scope, name, messages, bytes
   FROM _onceward_limit_usage
  WHERE messages > 0
  ORDER BY scope, name
-"""
-SET_RATE: Final = """
-INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
-VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE
-   SET per_second = excluded.per_second, burst = excluded.burst,
-       tokens = min(tokens, excluded.burst)
-"""
-NO_RATE: Final = "DELETE FROM _onceward_rate_limits WHERE name = ?1 OR name GLOB ?1 || '/*'"
-SET_FILE: Final = "UPDATE _onceward_file_info SET max_file_bytes = ?"
-NO_FILE: Final = """
-UPDATE _onceward_file_info SET max_file_bytes = NULL WHERE max_file_bytes IS NOT NULL
 """
 
 
@@ -137,32 +109,32 @@ def _recount(tx: StoreTransaction) -> None:
         tx.run(f'DROP {kind} "{name}"')
     tx.run(EMPTY)
     if not tx.rows(ANY):
-        tx.run(FREE_ALL)
+        outbox.free_all(tx)
         return
     tx.rows((folder() / "limits.sql").read_text(encoding="utf-8"))
     tx.run(RECOUNT)
-    tx.run(ORPHANS)
-    while tx.run(FREE_NEXT):
+    outbox.free_orphans(tx)
+    while outbox.free_next(tx):
         pass
 
 
 def remove_rate(tx: StoreTransaction, of: str) -> bool:
     """Remove the rate of sending, or of accepting from each sender; return whether it was set."""
-    return tx.run(NO_RATE, (of,)) > 0
+    return rates.remove(tx, of)
 
 
 def set_rate(tx: StoreTransaction, of: str, per_second: float, burst: float) -> None:
     """Set the rate of sending (``send``), or of accepting from each sender (``accept``)."""
     if not burst >= 1:
         raise InvalidArgument(f"a rate needs a burst of at least one message, not {burst!r}")
-    tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
+    rates.set_rate(tx, of, per_second, burst)
 
 
 def set_file(tx: StoreTransaction, max_bytes: int) -> None:
     """Set the maximum bytes in use of the file."""
-    tx.run(SET_FILE, (max_bytes,))
+    identity.set_max_bytes(tx, max_bytes)
 
 
 def remove_file(tx: StoreTransaction) -> bool:
     """Remove the size limit of the file; return whether it had one."""
-    return tx.run(NO_FILE) > 0
+    return identity.set_max_bytes(tx, None)

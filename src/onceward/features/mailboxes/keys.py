@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from onceward.core.accept.accept import KeyedMessage
+from onceward.core.rows import inbox
 from onceward.file.transaction import StoreTransaction, bump
 
-SUPERSEDE: Final = """
-UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
- WHERE mailbox = ? AND mailbox_key = ? AND state = 'pending'
-"""
-NAME: Final = "UPDATE _onceward_inbox SET mailbox_key = ? WHERE sender = ? AND id = ?"
 RETURNED: Final = """
 SELECT b.frame ->> '$.mailboxkey',
        EXISTS (SELECT 1
@@ -22,10 +18,6 @@ SELECT b.frame ->> '$.mailboxkey',
                   AND n.state = 'pending')
   FROM _onceward_inbox AS b
  WHERE b.sender = ? AND b.id = ? AND json_valid(b.frame)
-"""
-END: Final = """
-UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
- WHERE sender = ? AND id = ? AND state = 'pending'
 """
 
 
@@ -37,8 +29,8 @@ def supersede(tx: StoreTransaction, sender: str, messages: Sequence[KeyedMessage
     """
     ended = 0
     for each in messages:
-        ended += tx.run(SUPERSEDE, (tx.now, each.mailbox, each.key))
-        tx.run(NAME, (each.key, sender, each.id))
+        ended += inbox.supersede(tx, each.mailbox, each.key)
+        inbox.name_key(tx, each.key, sender, each.id)
     bump(tx, dropped=ended, ended=ended)
 
 
@@ -46,7 +38,7 @@ def readmit(tx: StoreTransaction, sender: str, message_id: str) -> None:
     """Restore the key of a returning message, or end the message if a newer one has its key."""
     [(key, superseded)] = tx.rows(RETURNED, (sender, message_id)) or [(None, False)]
     if superseded:
-        ended = tx.run(END, (tx.now, sender, message_id))
+        ended = inbox.supersede_one(tx, sender, message_id)
         bump(tx, dropped=ended, ended=ended)
     elif key is not None:
-        tx.run(NAME, (key, sender, message_id))
+        inbox.name_key(tx, key, sender, message_id)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import dead_letters
+from onceward.core.rows import dead_letters, dedup, inbox
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
 from onceward.features.mailboxes.mailbox_readers import MailboxLease, MailboxRef, Reader, Start
@@ -65,28 +64,10 @@ SELECT EXISTS (SELECT 1 FROM _onceward_mailbox_leases WHERE reader_id = :reader 
 }
 """
 COUNT: Final = f"SELECT rank, count(*) FROM _onceward_inbox WHERE {ALIVE} GROUP BY rank"
-DELETE: Final = """
-UPDATE _onceward_inbox SET state = 'processed', ended_at = :now, reason = 'deleted'
- WHERE mailbox = :mailbox
-   AND id = :id
-   AND state = 'pending'
-   AND (expires_at IS NULL OR expires_at > :now)
-"""
 EXPIRED: Final = """
 SELECT seq FROM _onceward_inbox
  WHERE mailbox IS NOT NULL AND expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending'
  ORDER BY expires_at LIMIT ?
-"""
-EXPIRE: Final = """
-UPDATE _onceward_inbox
-   SET state = 'expired', ended_at = ?, reason = 'expired'
- WHERE seq IN (SELECT value FROM json_each(?))
-"""
-MARK: Final = """
-INSERT INTO _onceward_processed_messages (sender, message_id, consumer, session, outcome,
-                                          processed_at)
-VALUES (?, ?, ?, ?, 'processed', ?)
-ON CONFLICT DO NOTHING
 """
 MARKED: Final = """
 SELECT 1 FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND consumer = ?
@@ -305,7 +286,7 @@ def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
         LeaseLost: it is already recorded; the caller's transaction must be rolled back.
 
     """
-    if not tx.run(MARK, (held.sender, held.id, consumer, held.session, tx.now)):
+    if not dedup.add_for(tx, consumer, (held.sender, held.id, held.session)):
         raise LeaseLost(
             f"this group has already handled message {held.id}: the writes are undone; no action "
             "is needed"
@@ -322,7 +303,7 @@ def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: Reason, err
 
 def delete(tx: StoreTransaction, mailbox: str, message_id: str) -> bool:
     """Delete a message from a mailbox, for all readers; return whether it existed."""
-    gone = tx.run(DELETE, {"mailbox": mailbox, "id": message_id, "now": tx.now})
+    gone = inbox.delete_kept(tx, mailbox, message_id)
     bump(tx, processed=gone, ended=gone)
     return gone > 0
 
@@ -331,7 +312,7 @@ def expire(tx: StoreTransaction, limit: int) -> int:
     """End expired messages of mailboxes, which reads no longer return, to free space."""
     seqs = [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
     if seqs:
-        gone = tx.run(EXPIRE, (tx.now, json.dumps(seqs)))
+        gone = inbox.expire_kept(tx, seqs)
         bump(tx, expired=gone, ended=gone)
     mailbox_readers.sweep(tx)
     return len(seqs)

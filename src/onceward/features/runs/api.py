@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 from onceward.core.end.received import SettledMessage
 from onceward.core.rows.lanes import Lease
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send.outbox import Outbox
+from onceward.core.send.add import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.runs import RunCompletion

@@ -20,9 +20,9 @@ from onceward.core.handle.signatures import (
 )
 from onceward.core.handle.steps import AsyncWithSteps, Steps, StoredStep, WithSteps
 from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
+from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import OutgoingMessage, to_subscribers
-from onceward.core.send.outbox import Outbox
 from onceward.core.send.requests import QUESTION, HandlerRequests, WithReplies, task
 from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary

@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from onceward.core.end import received
 from onceward.core.end.received import SettledMessage
-from onceward.core.rows import lanes
+from onceward.core.rows import drops, inbox, lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import requests
+from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.outbox import Outbox
 from onceward.core.send.requests import TaskOutcome
 from onceward.errors import RunAborted
 from onceward.features.runs import session_queues
@@ -36,10 +36,6 @@ from onceward.message.vocabulary import (
     reason_text,
 )
 
-BIND: Final = """
-UPDATE _onceward_inbox SET run_seq = :run, attempts = attempts + 1
- WHERE seq IN (SELECT value FROM json_each(:bound)) AND state = 'pending' AND run_seq IS NULL
-"""
 OPEN: Final = """
 INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, began_with,
                             started_at)
@@ -47,14 +43,9 @@ VALUES (:id, :session, :mode, :lane, :token, :owner, :bound, :ids, json_array_le
         :now)
 RETURNING seq
 """
-LINES: Final = """
-UPDATE _onceward_drops SET run_seq = ?
- WHERE policy = 'summarize' AND scope = 'queue' AND session = ? AND run_seq IS NULL
-"""
 SUMMARY: Final = """
 SELECT line, count(*) OVER () FROM _onceward_drops WHERE run_seq = ? ORDER BY seq DESC LIMIT 200
 """
-UNTOLD: Final = "UPDATE _onceward_drops SET run_seq = NULL WHERE run_seq = ?"
 BEFORE: Final = """
 SELECT id, state, coalesce(cause, ''), event_ids, consumed, bound, began_with
   FROM _onceward_runs
@@ -88,11 +79,6 @@ END: Final = """
 UPDATE _onceward_runs
    SET state = :state, consumed = :consumed, result = :result, cause = :cause, ended_at = :now
  WHERE seq = :run AND state = 'open' AND token = :token
-"""
-UNBIND: Final = """
-UPDATE _onceward_inbox
-   SET run_seq = NULL
- WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_seq = :run AND state = 'pending'
 """
 FIELDS: Final = "r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.partial"
 OPEN_RUNS: Final = f"SELECT {FIELDS} FROM _onceward_runs AS r WHERE r.state = 'open'"
@@ -232,8 +218,8 @@ def begin(
     free = lane_id, token - 1, 0
     lanes.lease(tx, free, seqs, owner=owner, until=until, noted=True, isolate=max(seqs))
     [(seq,)] = tx.rows(OPEN, named)
-    tx.run(BIND, {"run": seq, "bound": bound})
-    tx.run(LINES, (seq, session))
+    inbox.bind(tx, seq, bound)
+    drops.give(tx, seq, session)
     return OpenRun(seq, run_id, session, mode, lane_id, token, owner, bound, None)
 
 
@@ -273,7 +259,7 @@ def add_messages(
     if not tx.run(MORE, run.named | {"bound": bound, "ids": json.dumps(list(ids))}):
         raise aborted_error(run)
     lanes.take_more(tx, run.lease, seqs)
-    tx.run(BIND, {"run": run.seq, "bound": bound})
+    inbox.bind(tx, run.seq, bound)
     return run._replace(bound=bound)
 
 
@@ -367,8 +353,8 @@ def end(
     if not tx.run(END, named):
         raise aborted_error(run)
     if not consumed:
-        tx.run(UNBIND, {"run": run.seq, "bound": run.bound})
-        tx.run(UNTOLD, (run.seq,))
+        inbox.unbind(tx, run.seq, run.bound)
+        drops.take_back(tx, run.seq)
 
 
 def open_in(tx: StoreTransaction, session: str) -> OpenRun | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import lanes
+from onceward.core.rows import dead_letters, drops, inbox, lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import Rows, StoreTransaction, bump
@@ -98,11 +98,6 @@ SELECT seq, session, lane_id, type, rank, sender, id,
   FROM _onceward_inbox
  WHERE lane_id = ? AND state = 'pending' AND seq <= ?
  ORDER BY seq LIMIT ?
-"""
-MOVE: Final = """
-UPDATE _onceward_inbox
-   SET lane_id = ?
- WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
 """
 # A session waits since its head came, or since its last run ended: the longest wait is first.
 READY: Final = f"""
@@ -203,16 +198,6 @@ SELECT seq FROM _onceward_inbox
    AND rank <> 0
    AND type <> '{WORKER_RESULT}'
  ORDER BY coalesce(position, seq) LIMIT ?
-"""
-OF_QUEUE: Final = (
-    "UPDATE _onceward_dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
-)
-DROPPED: Final = """
-INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, dropped_at)
-VALUES (?, ?, ?, 'queue', ?, ?, ?, ?)
-"""
-PLACE: Final = """
-UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND run_seq IS NULL
 """
 REORDERED: Final = "UPDATE _onceward_session_queues SET reordered = 1 WHERE session = ?"
 
@@ -377,7 +362,7 @@ def oldest(tx: StoreTransaction, lane_id: int, limit: int) -> list[int]:
 
 def name_queue(tx: StoreTransaction, session: str, dead: Iterable[LeasedMessage]) -> None:
     """Record in dead letters which queue refused them."""
-    tx.many(OF_QUEUE, [(session, each.sender, each.id) for each in dead])
+    dead_letters.set_queue(tx, session, [(each.sender, each.id) for each in dead])
 
 
 def register(
@@ -441,7 +426,7 @@ def enqueue(tx: StoreTransaction, session: str, fresh: Sequence[NewMessage]) -> 
     """Move arrivals to the end of their session's queue; return the queue's lane."""
     lane_id = lanes.open_queue(tx, session, RANK)
     tx.run(ARRIVE, {"session": session, "now": tx.now})
-    tx.run(MOVE, (lane_id, json.dumps([each.seq for each in fresh])))
+    inbox.move(tx, lane_id, [each.seq for each in fresh])
     lanes.set_heads(tx, [lane_id, *{each.lane_id for each in fresh}], moved=True)
     return lane_id
 
@@ -501,9 +486,10 @@ def record_drops(
 ) -> None:
     """Record messages that a full queue dropped, with a line each for the next summary."""
     rows = [
-        (each.id, each.sender, session, session, policy, line, tx.now) for each, line in dropped
+        (each.id, each.sender, session, "queue", session, policy, line, tx.now)
+        for each, line in dropped
     ]
-    tx.many(DROPPED, rows)
+    drops.record(tx, rows)
     bump(tx, dropped_by_policy=len(rows))
 
 
@@ -524,9 +510,7 @@ def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]
         named = ", ".join(map(quoted, missing or ids))
         raise InvalidArgument(f"not waiting in the queue of {session!r}, or given twice: {named}")
     chosen = [by_id[each] for each in ids] + [each for each in listed if each.id not in set(ids)]
-    tx.many(
-        PLACE,
-        list(zip(sorted(each.seq for each in listed), (each.seq for each in chosen), strict=True)),
-    )
+    places = zip(sorted(each.seq for each in listed), (each.seq for each in chosen), strict=True)
+    inbox.place(tx, list(places))
     tx.run(REORDERED, (session,))
     return [each.id for each in chosen]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from onceward.core.contract import Opening
-from onceward.core.send.outbox import Outbox
+from onceward.core.send.add import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.schedules import declarations, schedules
 from onceward.features.schedules.declarations import Declarations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from onceward.core.rows import lanes
+from onceward.core.rows import dedup, lanes
 from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.body import BYTES, encode
@@ -46,11 +46,6 @@ DELETE FROM _onceward_awaited_messages
                                    WHERE b.sender = k.sender AND b.id = k.message_id)
                 ORDER BY came_at LIMIT :limit)
 RETURNING sender, message_id
-"""
-# The dedup record of an id that its sender chose is never pruned.
-NOT_TAKEN: Final = """
-UPDATE _onceward_processed_messages SET outcome = 'dropped'
- WHERE sender = ? AND message_id = ? AND consumer = ''
 """
 
 
@@ -112,5 +107,5 @@ def take(tx: StoreTransaction, session: str, type_name: str) -> AwaitedBody | No
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Delete a slice of the messages that no step took in time; return how many."""
     gone = tx.rows(PRUNE, {"before": before, "limit": limit})
-    tx.many(NOT_TAKEN, gone)
+    dedup.set_dropped(tx, gone)
     return len(gone)

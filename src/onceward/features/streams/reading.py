@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from onceward.core.rows import sent
+from onceward.core.rows import outbox
 from onceward.errors import InvalidArgument
 from onceward.features.streams.stored import BYTES, RESTART
 from onceward.file.database import Database
@@ -145,7 +145,7 @@ class StreamReader:
         rows = self.file.read(MESSAGE, {"sender": self._sender, "id": self._id})
         if rows:
             return _Message(*rows[0])
-        state = sent.state(self._own, self._id)
+        state = outbox.state(self._own, self._id)
         return None if state in ON_ITS_WAY else _Message(state, None, self._sender, self._id)
 
     def _items(self, message: _Message) -> list[StreamItem]:

@@ -1,0 +1,784 @@
+"""Change waiting and sent messages of the outbox: ask again, resend, expire, cancel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import chain, starmap
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from onceward.file.database import Database
+from onceward.file.transaction import StoreTransaction, listed
+from onceward.message.clock import Millis
+from onceward.message.frame import (
+    BODY_ERROR,
+    DIGEST_BYTES,
+    FrameHeaders,
+    digest,
+    split_digest,
+)
+from onceward.message.names import byte_length
+from onceward.message.parcel import ParcelFrame
+from onceward.message.vocabulary import SentState
+
+MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
+"""Placeholder for a lost body: its message is delivered nevertheless."""
+
+
+def frame_of(row: str) -> str:
+    """Return the SQL expression of the whole frame of an outbox *row*, with its body."""
+    return f"""
+CASE WHEN {row}.body_id IS NULL THEN {row}.frame
+     ELSE {row}.frame
+          || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id),
+                      '{MISSING}')
+          || '}}' END
+"""
+
+
+def body_digest_of(row: str) -> str:
+    """Return the SQL expression of the digest of an outbox *row*'s separate body."""
+    return f"(SELECT b.digest FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id)"
+
+
+def pushed(row: str) -> str:
+    """
+    Return the SQL expression for whether the peer of an outbox *row* may know it.
+
+    It was in a parcel that was answered or given up, is in the one in flight, or was written before
+    this file was restored or copied.
+    """
+    return f"""
+({row}.pushed
+ OR {row}.seq IN (SELECT j.value
+                FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+               WHERE p.in_flight_seqs IS NOT NULL)
+ OR {row}.seq <= coalesce((SELECT p.redelivered_upto_seq
+                         FROM _onceward_peers AS p
+                        WHERE p.name = {row}.recipient), 0))
+"""
+
+
+PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
+FAIL_ONE: Final = """
+UPDATE _onceward_outbox
+   SET due_at = ?, attempts = attempts + 1, pushed = 1, reason = ?
+ WHERE id = ? AND state = 'pending'
+"""
+# A peer that stored the message once has it: a later failed push spends no budget.
+SPEND: Final = """
+UPDATE _onceward_outbox
+   SET attempts = attempts + 1, reason = :error,
+       free_attempts = free_attempts + (NOT :all AND sent_at IS NOT NULL)
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
+RETURNING seq, id, attempts,
+          CASE WHEN NOT :all AND sent_at IS NOT NULL THEN 0 ELSE attempts - free_attempts END
+"""
+DROP: Final = """
+UPDATE _onceward_outbox
+   SET state = 'dropped', due_at = NULL, ended_at = ?, reason = ?
+ WHERE seq = ?
+"""
+REPLACE: Final = """
+UPDATE _onceward_outbox
+   SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'superseded'
+ WHERE id = ? AND state = 'pending'
+"""
+FREE_ALL: Final = """
+UPDATE _onceward_outbox
+   SET held_by = NULL
+ WHERE state = 'pending' AND held_by GLOB 'limit:*'
+"""
+FREE_NEXT: Final = """
+UPDATE _onceward_outbox
+   SET held_by = NULL
+ WHERE seq = (SELECT seq FROM _onceward_limits_next)
+"""
+FREE_ORPHANS: Final = """
+UPDATE _onceward_outbox SET held_by = NULL
+ WHERE held_by GLOB 'limit:*' AND NOT EXISTS (
+       SELECT 1
+         FROM _onceward_limits AS l
+        WHERE l.overflow = 'hold' AND _onceward_outbox.held_by GLOB 'limit:' || l.scope || ':*'
+          AND (l.name = '*' OR _onceward_outbox.held_by = 'limit:' || l.scope || ':' || l.name))
+"""
+FREE_CHANNEL: Final = """
+UPDATE _onceward_outbox SET held_by = NULL WHERE seq IN (
+    SELECT seq
+      FROM _onceward_outbox
+     WHERE channel = ? AND ended_at IS NULL AND held_by = 'channel:' || channel
+     ORDER BY seq LIMIT ?)
+"""
+# A key belongs to its message until that is pruned.
+OLD_OF_CHANNEL: Final = """
+DELETE FROM _onceward_outbox
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_outbox
+                WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL AND key IS NULL
+                ORDER BY seq LIMIT ?)
+RETURNING ended_at
+"""
+REMOVE_UNENDED: Final = """
+DELETE FROM _onceward_outbox
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')
+"""
+# A replayed message does not expire here again: its frame says so to the peer, which decides.
+RETURN: Final = """
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at,
+                              pushed, key, frame, digest, created_at, channel, kind,
+                              correlation_id, replays)
+SELECT id, peer, session, lane, type, topic, rank, :due_at,
+       CASE WHEN expires_at > :now THEN expires_at END, pushed, key, frame, digest, created_at,
+       channel, kind, correlation_id, replays + 1
+  FROM _onceward_dead_letters WHERE seq = :seq
+"""
+# Oldest first by sequence: a row ends after its creation, so a slice of young rows ends the scan,
+# which would otherwise read a large file completely.
+SLICE: Final = """
+SELECT seq, created_at < :before,
+       state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < :before
+  FROM _onceward_outbox
+ WHERE seq > :after ORDER BY seq LIMIT :limit
+"""
+REMOVE: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
+MARK_PUSHED: Final = """
+UPDATE _onceward_outbox SET pushed = 1 WHERE seq IN (SELECT value FROM json_each(?)) AND NOT pushed
+"""
+REMOVE_ARCHIVED: Final = """
+DELETE FROM _onceward_outbox
+ WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state NOT IN ('pending', 'sent')
+RETURNING ended_at
+"""
+CANCEL: Final = f"""
+UPDATE _onceward_outbox AS o
+   SET state = 'cancelled', due_at = NULL, held_by = NULL, ended_at = ?, reason = 'cancelled'
+ WHERE id = ? AND state = 'pending' AND NOT {pushed("o")}
+"""
+CANCELLED: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND state = 'cancelled'"
+RESEND: Final = """
+UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
+ WHERE recipient = ?
+   AND state = ?
+   AND (parcel_ordinal > ? OR parcel_ordinal IS NULL)
+   AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
+RETURNING id
+"""
+DUE: Final = """
+SELECT seq, state, attempts - free_attempts
+  FROM _onceward_outbox
+ WHERE due_at <= ?
+ ORDER BY due_at, seq LIMIT ?
+"""
+REQUEUE: Final = """
+UPDATE _onceward_outbox
+   SET due_at = NULL
+ WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'
+"""
+# The row itself must be due, not only its entry in a damaged index:
+# it would be pushed again without a pause.
+ASK: Final = """
+UPDATE _onceward_outbox
+   SET state = 'pending', due_at = NULL
+ WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'
+"""
+EXPIRED: Final = """
+SELECT seq FROM _onceward_outbox
+ WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL
+ ORDER BY expires_at LIMIT ?
+"""
+IN_PARCEL: Final = """
+SELECT o.seq, o.id, o.state, o.lane, o.rank, o.attempts, o.free_attempts
+  FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
+ ORDER BY j.key
+"""
+HOLD_BACK: Final = """
+UPDATE _onceward_outbox SET due_at = ?, pushed = 1
+ WHERE seq = ? AND state = 'pending'
+"""
+OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
+UNSENT: Final = """
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
+       - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
+"""
+STATE: Final = """
+SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
+                (SELECT 'dead' FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id),
+                'absent')
+"""
+
+
+def expired(tx: StoreTransaction, limit: int) -> list[int]:
+    """Return the messages, by sequence, that expired before they were stored."""
+    return [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
+
+
+def oldest(tx: StoreTransaction, peer: str) -> str | None:
+    """Return the id of the oldest retained message for *peer*, or None."""
+    found = tx.rows(OLDEST, (peer,))
+    return str(found[0][0]) if found else None
+
+
+class ParcelRow(NamedTuple):
+    """
+    A message of a parcel that was answered.
+
+    ``attempts`` counts each delivery, ``free_attempts`` those that spend no budget.
+    """
+
+    seq: int
+    id: str
+    state: str
+    lane: str
+    rank: int
+    attempts: int
+    free_attempts: int
+
+    @property
+    def ordering(self) -> tuple[str, int]:
+        """Its unit of order."""
+        return self.lane, self.rank
+
+
+def in_parcel(tx: StoreTransaction, seqs: Sequence[int]) -> list[ParcelRow]:
+    """Return the rows of a parcel, in order, without dead letters."""
+    return [ParcelRow(*row) for row in tx.rows(IN_PARCEL, (json.dumps(seqs),))]
+
+
+def hold_back(tx: StoreTransaction, seq: int, *, due_at: Millis | None) -> None:
+    """Make a message that no answer names wait for its lane; it may have left."""
+    tx.run(HOLD_BACK, (due_at, seq))
+
+
+def unsent(db: Database) -> int:
+    """Return how many messages are waiting to leave."""
+    [(count,)] = db.read(UNSENT)
+    return int(count)
+
+
+def state(db: Database, message_id: str) -> SentState:
+    """
+    Return the state of a message that this agent sent.
+
+    It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
+    """
+    [(found,)] = db.read(STATE, {"id": message_id})
+    return cast("SentState", found)
+
+
+OWN: Final = ("id", "recipient", "frame", "digest", "created_at", "due_at", "held_by", "body_id")
+SHARED: Final = (
+    *("session", "lane", "type", "topic", "rank", "expires_at", "key"),
+    *("channel", "kind", "correlation_id", "in_reply_to"),
+)
+COLUMNS: Final = (*OWN, *SHARED)
+"""The columns of a new message: its own fields, and those of its headers."""
+ROW: Final = attrgetter(*OWN, *(f"headers.{name}" for name in SHARED))
+"""The bindings of ``INSERT``, for a message."""
+INSERT: Final = f"""
+INSERT INTO _onceward_outbox ({", ".join(COLUMNS)})
+VALUES ({", ".join("?" * len(COLUMNS))})
+"""
+INSERT_DROPPED: Final = f"""
+INSERT INTO _onceward_outbox ({", ".join(COLUMNS)}, state, ended_at, reason)
+VALUES ({", ".join("?" * len(COLUMNS))}, 'dropped', ?, ?)
+"""
+INSERT_SENT: Final = f"""
+INSERT INTO _onceward_outbox ({", ".join(COLUMNS)}, state, sent_at, attempts, pushed)
+VALUES ({", ".join("?" * len(COLUMNS))}, 'sent', ?, 1, 1)
+"""
+INSERT_BODY: Final = "INSERT INTO _onceward_bodies (text, digest) VALUES (?, ?) RETURNING body_id"
+RELEASE_BODY: Final = "DELETE FROM _onceward_bodies WHERE body_id = ?"
+RELEASE_UNUSED_BODY: Final = """
+DELETE FROM _onceward_bodies
+ WHERE body_id = ?1 AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = ?1)
+"""
+FIND_DUPLICATE: Final = f"""
+SELECT id, {frame_of("o")} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)
+"""
+FIND_DEAD: Final = """
+SELECT id
+  FROM _onceward_dead_letters
+ WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))
+ ORDER BY id <> ?1
+ LIMIT 1
+"""
+ROW_READ: Final = """
+       o.seq, o.id, o.frame, o.digest, o.expires_at, o.pushed, o.attempts, o.lane,
+       o.rank, o.sent_at, o.body_id IS NOT NULL, b.text, b.digest
+"""
+"""The columns of an ``OutboxRow``."""
+WITH_BODY: Final = "_onceward_outbox AS o LEFT JOIN _onceward_bodies AS b ON b.body_id = o.body_id"
+READY: Final = f"""
+SELECT {ROW_READ},
+       (SELECT k.due_at
+          FROM _onceward_blocked_lanes AS k
+         WHERE k.recipient = o.recipient AND k.lane = o.lane AND k.rank = o.rank)
+  FROM {WITH_BODY}
+ WHERE recipient = ? AND state = 'pending' AND due_at IS NULL AND held_by IS NULL
+ ORDER BY rank, seq
+ LIMIT ?
+"""
+# Its own url, a parcel in flight, a backoff, a blocked lane or a rate leave all messages of an
+# agent to itself to parcels.
+NO_PARCELS_TO_ITSELF: Final = """
+       NOT EXISTS (SELECT 1 FROM _onceward_peers
+                    WHERE name = :agent
+                      AND (url IS NOT NULL OR in_flight_seqs IS NOT NULL OR owner IS NOT NULL
+                           OR due_at IS NOT NULL OR failures > 0 OR inbound_rule IS NOT NULL))
+   AND NOT EXISTS (SELECT 1 FROM _onceward_blocked_lanes WHERE recipient = :agent)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept')
+"""
+IN_INBOX: Final = """
+coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+- (SELECT value FROM _onceward_counters WHERE name = 'ended')
+"""
+READY_OWN: Final = f"""
+SELECT {ROW_READ},
+       o.pushed
+       OR EXISTS (SELECT 1 FROM _onceward_inbox AS i WHERE i.sender = :agent AND i.id = o.id)
+       OR EXISTS (SELECT 1 FROM _onceward_processed_messages AS m
+                   WHERE m.sender = :agent AND m.message_id = o.id),
+       {IN_INBOX}
+  FROM {WITH_BODY}
+ WHERE o.recipient = :agent AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL
+   AND (SELECT paused_at FROM _onceward_file_info) IS NULL AND {NO_PARCELS_TO_ITSELF}
+ ORDER BY o.rank, o.seq
+ LIMIT :limit
+"""
+# The lane of a new message of an agent to itself, unless the message must wait behind others.
+OPEN_TO_OWN: Final = f"""
+SELECT lane_id
+  FROM _onceward_lanes
+ WHERE sender = :agent AND name = :lane AND rank = :rank
+   AND (session = :session OR session IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_outbox
+                    WHERE recipient = :agent AND state = 'pending' AND due_at IS NULL
+                      AND held_by IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_awaited_types)
+   AND {IN_INBOX} < :max_inbox AND {NO_PARCELS_TO_ITSELF}
+"""
+TAKE_OWN: Final = """
+UPDATE _onceward_outbox
+   SET state = 'sent', sent_at = :now, pushed = 1, free_attempts = attempts,
+       attempts = attempts + 1
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
+"""
+BY_SEQ: Final = f"""
+SELECT {ROW_READ}
+  FROM json_each(?) AS j JOIN {WITH_BODY}
+ WHERE o.seq = j.value
+ ORDER BY j.key
+"""
+SENT: Final = """
+UPDATE _onceward_outbox
+   SET state = 'sent', sent_at = :now, held_by = NULL, pushed = 1, parcel_ordinal = :parcel,
+       attempts = attempts + (:parcel IS NOT NULL),
+       free_attempts = CASE WHEN :held THEN attempts + (:parcel IS NOT NULL)
+                            WHEN sent_at IS NULL THEN attempts + (:parcel IS NOT NULL) - 1
+                            ELSE free_attempts END,
+       due_at = CASE WHEN NOT :held OR sent_at IS NULL THEN :ask_1
+                     WHEN :now - sent_at < 2 * :pause THEN :ask_2
+                     WHEN :now - sent_at < 4 * :pause THEN :ask_4
+                     WHEN :now - sent_at < 8 * :pause THEN :ask_8
+                     ELSE :ask_16 END
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
+RETURNING id
+"""
+SENT_BEFORE: Final = """
+SELECT id
+  FROM _onceward_outbox
+ WHERE id IN (SELECT value FROM json_each(?)) AND recipient = ?
+   AND state = 'pending' AND sent_at IS NOT NULL
+"""
+ACKED: Final = """
+UPDATE _onceward_outbox
+   SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
+       held_by = NULL, pushed = 1, reason = NULL, attempts = attempts + (:parcel IS NOT NULL),
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
+RETURNING id, sent_at = :now
+"""
+# A message to oneself that was never in a parcel: the rest of its row is as ACKED leaves it.
+ACKED_OWN: Final = """
+UPDATE _onceward_outbox
+   SET state = 'acked', ended_at = ?
+ WHERE id = ? AND recipient = ? AND state = 'sent' AND due_at IS NULL AND reason IS NULL
+"""
+FAILED: Final = """
+UPDATE _onceward_outbox
+   SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
+       held_by = NULL, pushed = 1, reason = :reason, attempts = attempts + (:parcel IS NOT NULL),
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal)
+ WHERE id = :id AND recipient = :peer AND state = :was
+RETURNING id
+"""
+ENDED_THERE: Final = """
+UPDATE _onceward_outbox
+   SET state = :to, sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
+       held_by = NULL, reason = :reason, pushed = 1,
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal)
+ WHERE id = :id AND recipient = :peer AND state = :was
+RETURNING id
+"""
+
+
+class OutgoingRow(Protocol):
+    """A new message, with an attribute for each of its columns."""
+
+    @property
+    def headers(self) -> FrameHeaders:
+        """Its headers, which name most columns."""
+        ...
+
+
+class OutboxRow(NamedTuple):
+    """A message on its way out, as the dispatcher reads it."""
+
+    seq: int
+    id: str
+    frame: str
+    """The whole frame, or the part before a separately stored body."""
+    digest: bytes | None
+    expires_at: Millis | None
+    pushed: int
+    attempts: int
+    lane: str
+    rank: int
+    sent_at: Millis | None
+    beside: int = 0
+    """Whether the body is stored separately."""
+    body: str | None = None
+    body_digest: bytes | None = None
+    blocked_until: Millis | None = None
+    """Until when its lane waits behind a message that failed individually, or None."""
+
+    def expired(self, now: Millis) -> bool:
+        """Whether it has expired; if the peer has stored the message, the peer decides."""
+        return self.sent_at is None and self.expires_at is not None and self.expires_at <= now
+
+    @property
+    def intact(self) -> bool:
+        """Whether the frame is unchanged since it was written; rows from SQL have no digest yet."""
+        if not self.beside:
+            text = self.frame.encode()  # digest, without its call
+            return self.digest is None or sha256(text).digest()[:DIGEST_BYTES] == self.digest
+        if self.body is None or self.body_digest is None:
+            return True  # its body is lost, and the frame says so
+        sealed = self.digest is None or split_digest(self.frame, self.body_digest) == self.digest
+        return sealed and digest(self.body) == self.body_digest
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes that a separately stored body adds to the frame; 0 if there is none."""
+        return byte_length(self.body or MISSING) + 1 if self.beside else 0
+
+    def carried(self, *, again: bool = False) -> ParcelFrame:
+        """Return its frame as it travels, with the digest of the whole."""
+        if self.beside:
+            text = f"{self.frame}{self.body or MISSING}}}"
+            return ParcelFrame(self.id, text, digest(text), again)
+        return ParcelFrame(self.id, self.frame, self.digest or digest(self.frame), again)
+
+
+class OwnRow(NamedTuple):
+    """A message of an agent to itself, on its way into the inbox."""
+
+    row: OutboxRow
+    known: int
+    """Whether the inbox may already have had it."""
+    waiting: int
+    """How many messages wait in the inbox."""
+
+    def is_plain(self, now: Millis) -> bool:
+        """Return whether it is new, not expired and undamaged."""
+        return not self.known and not self.row.expired(now) and self.row.intact
+
+
+def insert_body(tx: StoreTransaction, text: str) -> int:
+    """Store a body and return its number; it is deleted with the last message that uses it."""
+    [(body_id,)] = tx.rows(INSERT_BODY, (text, digest(text)))
+    return int(body_id)
+
+
+def ready(tx: StoreTransaction, peer: str, limit: int) -> list[OutboxRow]:
+    """Return the messages that may be packed for *peer* now, in order of delivery."""
+    return list(starmap(OutboxRow, tx.rows(READY, (peer, limit))))
+
+
+def ready_own(tx: StoreTransaction, agent: str, limit: int) -> list[OwnRow]:
+    """Return the messages of an agent to itself that may enter its inbox now, in order."""
+    found = tx.rows(READY_OWN, {"agent": agent, "limit": limit})
+    return [OwnRow(OutboxRow(*row[:-2]), *row[-2:]) for row in found]
+
+
+def open_to_own(
+    tx: StoreTransaction, agent: str, headers: FrameHeaders, max_inbox: int
+) -> int | None:
+    """Return the lane of a new message of an agent to itself; None if it must wait for others."""
+    named = {
+        "agent": agent,
+        "lane": headers.lane,
+        "rank": headers.rank,
+        "session": headers.session,
+        "max_inbox": max_inbox,
+    }
+    for (lane_id,) in tx.rows(OPEN_TO_OWN, named):
+        return int(lane_id)
+    return None
+
+
+def by_seq(tx: StoreTransaction, seqs: Sequence[int]) -> list[OutboxRow]:
+    """Return the rows of a stored parcel, in order, without deleted ones."""
+    return [OutboxRow(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
+
+
+def undelivered(tasks: str, outcome: str = "undelivered") -> str:
+    """
+    Return the statement that reports to callers, once each, that their *tasks* never ran.
+
+    *tasks* selects ``id``, ``session``, ``error`` and ``head`` of any messages; the head is a
+    frame, or the frame with another body.
+    """
+    return f"""
+INSERT INTO onceward_send (recipient, type, session, key, body)
+SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worker_result:' || d.id,
+       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', '{outcome}',
+                   'error', d.error, 'run_id', NULL, 'result', NULL, 'partial', NULL)
+  FROM _onceward_file_info AS i, ({tasks}) AS d
+ WHERE instr(d.head, '"callersession"')
+   AND json_type(d.head, '$.callersession') = 'text'
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_outbox AS r
+                    WHERE r.recipient = i.agent AND r.key = 'worker_result:' || d.id)
+"""
+
+
+TASKS_CANCELLED: Final = undelivered(
+    """
+SELECT id, session, reason AS error,
+       CASE WHEN body_id IS NULL THEN frame ELSE frame || 'null}' END AS head
+  FROM _onceward_outbox
+ WHERE id IN (SELECT value FROM json_each(?))
+""",
+    "cancelled",
+)
+
+
+TASKS_FAILED: Final = undelivered("""
+SELECT id, session, reason || ': ' || coalesce(last_error, '') AS error, frame AS head
+  FROM _onceward_dead_letters
+ WHERE origin = 'outbox' AND id IN (SELECT value FROM json_each(?))
+""")
+
+
+def tell_cancelled(tx: StoreTransaction, message_ids: Sequence[str]) -> None:
+    """Report the end of cancelled tasks to the sessions that dispatched them."""
+    tx.run(TASKS_CANCELLED, (json.dumps(message_ids),))
+
+
+def insert(tx: StoreTransaction, message: OutgoingRow) -> None:
+    """Insert a new message."""
+    tx.run(INSERT, ROW(message))
+
+
+def gather(tx: StoreTransaction, message: OutgoingRow) -> None:
+    """Insert a new message together with others of the transaction."""
+    tx.gather(INSERT, ROW(message))
+
+
+def insert_all(tx: StoreTransaction, messages: Sequence[OutgoingRow]) -> None:
+    """Insert many new messages at once."""
+    tx.insert(INSERT, list(map(ROW, messages)))
+
+
+def insert_sent(tx: StoreTransaction, message: OutgoingRow) -> None:
+    """Insert a message that enters the agent's own inbox in the same commit."""
+    tx.run(INSERT_SENT, (*ROW(message), tx.now))
+
+
+def insert_dropped(tx: StoreTransaction, message: OutgoingRow, reason: str) -> None:
+    """Insert a message that ends as dropped: it has an id, a reason and a time."""
+    tx.rows(INSERT_DROPPED, (*ROW(message), tx.now, reason))
+
+
+def of_id_or_key(
+    tx: StoreTransaction, message_id: str, recipient: str, key: str | None
+) -> list[tuple[str, str]]:
+    """Return id and frame of the messages that have an id, or a key to a recipient."""
+    return tx.rows(FIND_DUPLICATE, (message_id, recipient, key))
+
+
+def dead_of_id_or_key(
+    tx: StoreTransaction, message_id: str, recipient: str, key: str | None
+) -> list[tuple[str]]:
+    """Return the id of the dead letter that has an id, or a key to a recipient."""
+    return tx.rows(FIND_DEAD, (message_id, recipient, key))
+
+
+def release_body(tx: StoreTransaction, body_id: int) -> None:
+    """Delete a stored body that no message refers to."""
+    tx.run(RELEASE_BODY, (body_id,))
+
+
+def release_unused_bodies(tx: StoreTransaction, body_ids: Sequence[int]) -> None:
+    """Delete those stored bodies to which no message refers."""
+    tx.many(RELEASE_UNUSED_BODY, [(body_id,) for body_id in body_ids])
+
+
+def take_own(tx: StoreTransaction, seqs: Sequence[int]) -> int:
+    """Mark messages that entered the agent's own inbox; return how many."""
+    statement, bound = listed(seqs, TAKE_OWN)
+    return tx.run(statement, {"now": tx.now, "seqs": bound})
+
+
+def ack_own(tx: StoreTransaction, agent: str, message_id: str) -> bool:
+    """End a handled message of an agent to itself; False if it was in a parcel."""
+    return tx.run(ACKED_OWN, (tx.now, message_id, agent)) > 0
+
+
+def sent_before(tx: StoreTransaction, peer: str, ids: Sequence[str]) -> frozenset[str]:
+    """Return those pending messages that the peer was known to have."""
+    return frozenset(i for (i,) in tx.rows(SENT_BEFORE, (json.dumps(ids), peer)))
+
+
+def set_sent(tx: StoreTransaction, ids: Sequence[str], named: dict[str, Any]) -> list[str]:
+    """Mark messages that the peer stored, and when it is asked about each; return those changed."""
+    statement, bound = listed(ids, SENT)
+    return list(chain.from_iterable(tx.rows(statement, named | {"ids": bound})))
+
+
+def set_acked(
+    tx: StoreTransaction, ids: Sequence[str], named: dict[str, Any]
+) -> list[tuple[str, int]]:
+    """End messages that were in state ``was``; return the id of each, and whether it was new."""
+    statement, bound = listed(ids, ACKED)
+    return tx.rows(statement, named | {"ids": bound})
+
+
+def set_failed(tx: StoreTransaction, named: dict[str, Any]) -> bool:
+    """End a message in state ``was`` that is a dead letter there; return whether it was."""
+    return bool(tx.rows(FAILED, named))
+
+
+def end_there(tx: StoreTransaction, named: dict[str, Any]) -> bool:
+    """End a message in state ``was`` as its peer ended it; return whether it was."""
+    return bool(tx.rows(ENDED_THERE, named))
+
+
+def set_cancelled(tx: StoreTransaction, message_id: str) -> bool:
+    """Withdraw a message that its peer cannot know; return whether that was possible."""
+    return tx.run(CANCEL, (tx.now, message_id)) > 0
+
+
+def is_cancelled(tx: StoreTransaction, message_id: str) -> bool:
+    """Return whether a message was withdrawn."""
+    return bool(tx.rows(CANCELLED, (message_id,)))
+
+
+def set_pending(tx: StoreTransaction, peer: str, was: str, *, after: int) -> int:
+    """Make messages in a state pending again that left in a later parcel; return how many."""
+    return len(tx.rows(RESEND, (peer, was, after, tx.now)))
+
+
+def due(tx: StoreTransaction, limit: int) -> list[tuple[int, str, int]]:
+    """Return (sequence, state, deliveries that spent budget) of rows that are due."""
+    return tx.rows(DUE, (tx.now, limit))
+
+
+def unpark(tx: StoreTransaction, seqs: Sequence[int]) -> int:
+    """End the delay of pending rows that are due; return how many."""
+    return tx.run(REQUEUE, (json.dumps(seqs), tx.now))
+
+
+def ask_again(tx: StoreTransaction, seqs: Sequence[int]) -> int:
+    """Make sent rows that are due pending, so that their peer is asked; return how many."""
+    return tx.run(ASK, (json.dumps(seqs), tx.now))
+
+
+def park(tx: StoreTransaction, parked: Sequence[tuple[Millis | None, int]]) -> None:
+    """Delay pending messages (until, sequence)."""
+    tx.many(PARK, parked)
+
+
+def fail_one(tx: StoreTransaction, message_id: str, error: str, *, due_at: Millis) -> None:
+    """Count a delivery that failed for one message, which rests until *due_at*."""
+    tx.run(FAIL_ONE, (due_at, error[:500], message_id))
+
+
+def spend(tx: StoreTransaction, named: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Count a delivery of messages; return sequence, id, attempts and those that spent budget."""
+    return tx.rows(SPEND, named)
+
+
+def mark_pushed(tx: StoreTransaction, seqs: Sequence[int]) -> None:
+    """Record that the peer may know messages."""
+    tx.run(MARK_PUSHED, (json.dumps(seqs),))
+
+
+def drop(tx: StoreTransaction, seq: int, reason: str) -> None:
+    """End a message as dropped by a policy."""
+    tx.run(DROP, (tx.now, reason, seq))
+
+
+def supersede(tx: StoreTransaction, message_id: str) -> int:
+    """End a pending message that a newer one replaces; return 1 if it was pending."""
+    return tx.run(REPLACE, (tx.now, message_id))
+
+
+def free_all(tx: StoreTransaction) -> None:
+    """Let all messages go that a limit holds."""
+    tx.run(FREE_ALL)
+
+
+def free_next(tx: StoreTransaction) -> bool:
+    """Let the next message go that its limit need not hold; return whether there was one."""
+    return tx.run(FREE_NEXT) > 0
+
+
+def free_orphans(tx: StoreTransaction) -> None:
+    """Let messages go whose limit no longer exists."""
+    tx.run(FREE_ORPHANS)
+
+
+def free_of_channel(tx: StoreTransaction, channel: str, limit: int) -> int:
+    """Let a slice of the messages go that a channel held; return how many."""
+    return tx.run(FREE_CHANNEL, (channel, limit))
+
+
+def slice_of(
+    tx: StoreTransaction, *, after: int, before: Millis, limit: int
+) -> list[tuple[int, int, int]]:
+    """Return (sequence, whether it is old, whether it may be pruned) of a slice."""
+    return tx.rows(SLICE, {"after": after, "before": before, "limit": limit})
+
+
+def remove(tx: StoreTransaction, seqs: Sequence[tuple[int]]) -> None:
+    """Delete rows."""
+    tx.many(REMOVE, seqs)
+
+
+def remove_unended(tx: StoreTransaction, seqs: Sequence[int]) -> None:
+    """Delete rows that have not ended, because they are dead letters now."""
+    tx.run(REMOVE_UNENDED, (json.dumps(seqs),))
+
+
+def remove_archived(tx: StoreTransaction, row: tuple[Any, ...]) -> list[Millis]:
+    """Delete an ended row that is unchanged since it was archived; return when it ended."""
+    return [at for (at,) in tx.rows(REMOVE_ARCHIVED, row)]
+
+
+def remove_old(tx: StoreTransaction, channel: str, *, upto: int, limit: int) -> list[Millis]:
+    """Delete a slice of a channel's ended messages without a key; return when they ended."""
+    return [at for (at,) in tx.rows(OLD_OF_CHANNEL, (channel, upto, limit))]
+
+
+def add_returned(tx: StoreTransaction, dead_letter: int, *, due_at: Millis | None) -> None:
+    """Insert the message of a dead letter again, with its id and key."""
+    tx.rows(RETURN, {"due_at": due_at, "now": tx.now, "seq": dead_letter})
+
+
+def tell_dead(tx: StoreTransaction, message_ids: Sequence[str]) -> None:
+    """Report tasks that became dead letters to the sessions that dispatched them."""
+    tx.run(TASKS_FAILED, (json.dumps(message_ids),))
