@@ -14,7 +14,7 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "core": 9_800,
+    "core": 9_850,
     "features": 8_680,
     "file": 4_300,
     "message": 3_610,  # retry policies as text; Tuning
