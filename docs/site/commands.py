@@ -12,7 +12,7 @@ TASKS = {
     "begin": ("Begin", "new init demo completion"),
     "send-and-receive": (
         "Send and receive",
-        "send publish receive reply cancel poll tail expire",
+        "send publish receive reply cancel poll tail maintain",
     ),
     "look": ("Look inside", "ls show why stats history thread search sql top inspect"),
     "run": ("Run agents", "work relay serve metrics mcp"),

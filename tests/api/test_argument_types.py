@@ -256,7 +256,7 @@ CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
     (lambda box, it: dispatch(box, session=it), [0, "", "\ud800"]),
     (lambda box, it: dispatch(box, key=it), ["\ud800", "", 0]),
     (lambda box, it: box.session("s", topics=it), [{"t": 1}]),
-    (lambda box, it: box.mailboxes.get("m").exactly_once("g", print, it), [5, object(), ["x"]]),
+    (lambda box, it: box.mailboxes.get("m").handle("g", print, it), [5, object(), ["x"]]),
     (lambda _, it: Agent("x", description=it), [5, "\0", "\ud800"]),
     (lambda _, it: agent(no_retry=it), [0, "", [], "OSError"]),
     (lambda _, it: agent(batch=it), [0, True, 2**70, 1.5]),

@@ -34,7 +34,7 @@ def test_a_coroutine_handles_messages_of_a_mailbox(tmp_path: Path) -> None:
             jobs = await box.mailboxes.ensure("jobs", public=True)
             await jobs.send("x")
             await box.run_until_idle()
-            counts = [await jobs.exactly_once("g", note), await jobs.exactly_once("g", note)]
+            counts = [await jobs.handle("g", note), await jobs.handle("g", note)]
             await box.run_until_idle()
             reply = await box.receive(str)
             return [*counts, await box.query("SELECT body FROM notes"), reply and reply.body]
@@ -52,10 +52,10 @@ def test_a_plain_function_is_no_handler_of_the_async_face(tmp_path: Path) -> Non
         async with owner(tmp_path) as box:
             jobs = await box.mailboxes.ensure("jobs", public=True)
             with pytest.raises(InvalidArgument, match="async def"):
-                await jobs.exactly_once("g", handle)  # type: ignore[arg-type]
+                await jobs.handle("g", handle)  # type: ignore[arg-type]
             async with box.begin():
                 with pytest.raises(InvalidArgument, match="outside"):
-                    await jobs.exactly_once("g", note)
+                    await jobs.handle("g", note)
 
     asyncio.run(main())
 
@@ -79,7 +79,7 @@ def test_a_cancelled_task_cancels_its_handler(tmp_path: Path) -> None:
             jobs = await box.mailboxes.ensure("jobs", public=True)
             await jobs.send("x")
             await box.run_until_idle()
-            task = asyncio.create_task(jobs.exactly_once("g", slow))
+            task = asyncio.create_task(jobs.handle("g", slow))
             await begun.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

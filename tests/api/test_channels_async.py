@@ -78,7 +78,7 @@ def conversation(a: Any, b: Any) -> list[Any]:
     seen += [there.leave(), room.add_many(["c", "d"]), room.remove("c")]
     room.drain()
     room.close()
-    a.channels.remove("room")
+    a.channels.delete("room")
     return [*seen, a.channels.list()]
 
 

@@ -64,7 +64,7 @@ def left(box: Postbox) -> tuple[list[Any], int, int]:
         "SELECT count(*) FROM _onceward_inbox WHERE state = 'pending' AND mailbox IS NULL"
     )
     return (
-        [letter.body for letter in box.mailboxes.get("news").replay()],
+        [letter.body for letter in box.mailboxes.get("news").scan()],
         waiting[0][0],
         box.file.stats()["ephemeral_dropped"],
     )
@@ -131,7 +131,7 @@ def test_what_a_reader_holds_is_not_dropped(news: Path) -> None:
             [leased] = peer.mailboxes.get("news").lease("crew", limit=1)
             message = box.receive()
             assert message is not None
-            assert [0, 1, 2] == [letter.body for letter in box.mailboxes.get("news").cursor("c")]
+            assert [0, 1, 2] == [letter.body for letter in box.mailboxes.get("news").read("c")]
             assert (0, "fleeting") == (leased.body, message.body)
         with opened(news) as box:
             assert ([0, 1], 2, 1) == left(box)
@@ -167,7 +167,7 @@ def test_a_profile_may_map_priorities(tmp_path: Path) -> None:
         box.run_until_idle()
     with opened(tmp_path) as box:
         assert ["urgent", "lasting", "kept"] == [
-            letter.body for letter in box.mailboxes.get("m").replay()
+            letter.body for letter in box.mailboxes.get("m").scan()
         ]
 
 

@@ -16,8 +16,8 @@ PROBLEM = "the body is missing: its sender's file had lost it"
 READERS: dict[str, Callable[[Any, Any], Any]] = {
     "poll": lambda bob, _: bob.sessions.poll("s"),
     "tail": lambda bob, _: bob.sessions.tail("s"),
-    "cursor": lambda _, mailbox: mailbox.cursor("reader"),
-    "replay": lambda _, mailbox: list(mailbox.replay()),
+    "cursor": lambda _, mailbox: mailbox.read("reader"),
+    "replay": lambda _, mailbox: list(mailbox.scan()),
     "query": lambda _, mailbox: mailbox.query(),
     "newest": lambda _, mailbox: mailbox.query(limit=5)[::-1],
 }

@@ -30,7 +30,7 @@ def test_a_public_mailbox_is_listed_and_found_by_its_name(home: Any, fill: Fill)
     assert [("task.queue", "owner", "work")] == [
         (each.name, each.owner, each.description) for each in other.mailboxes.list()
     ]
-    assert ["hello"] == bodies(found.replay()) == bodies(made.replay())
+    assert ["hello"] == bodies(found.scan()) == bodies(made.scan())
 
 
 def test_a_private_mailbox_is_known_by_its_id_alone(home: Any, fill: Fill) -> None:
@@ -40,7 +40,7 @@ def test_a_private_mailbox_is_known_by_its_id_alone(home: Any, fill: Fill) -> No
     fill(other, other.mailboxes.get(made.id), "psst")
 
     assert [] == owner.mailboxes.list() == other.mailboxes.list()
-    assert ["psst"] == bodies(made.replay())
+    assert ["psst"] == bodies(made.scan())
     assert made.id != owner.mailboxes.ensure(ttl=60).id
     assert "4" == made.id[14]  # a random UUID
 
@@ -155,7 +155,7 @@ def test_the_first_creation_fixes_the_time_to_live(home: Any, fill: Fill) -> Non
         second.owner,
         second.description,
     )
-    assert ["kept"] == bodies(second.replay())
+    assert ["kept"] == bodies(second.scan())
 
 
 def test_create_is_exclusive(home: Any) -> None:
@@ -199,7 +199,7 @@ def test_expiry_is_exact_and_needs_no_sweeper(home: Any, fill: Fill) -> None:
     [message_id] = fill(owner, made, "x")
     home.clock.advance(9.999)
     assert (["x"], 1, ["jobs"]) == (
-        bodies(made.replay()),
+        bodies(made.scan()),
         made.count(),
         [each.name for each in owner.mailboxes.list()],
     )
@@ -209,8 +209,8 @@ def test_expiry_is_exact_and_needs_no_sweeper(home: Any, fill: Fill) -> None:
     calls: list[Callable[[], Any]] = [
         made.query,
         made.count,
-        lambda: list(made.replay()),
-        lambda: made.cursor("r"),
+        lambda: list(made.scan()),
+        lambda: made.read("r"),
         lambda: made.lease("g"),
         lambda: made.receive("g", timeout=60),
         lambda: made.send("late"),
@@ -232,7 +232,7 @@ def test_a_mailbox_made_anew_starts_empty(home: Any, fill: Fill) -> None:
     owner = home.open("owner")
     old = owner.mailboxes.ensure("jobs", ttl=10, public=True)
     fill(owner, old, "old", "older")
-    old.cursor("r", limit=1)
+    old.read("r", limit=1)
     [leased] = old.lease("g", start="latest") or old.lease("h")
     home.clock.advance(10)
 
@@ -242,8 +242,8 @@ def test_a_mailbox_made_anew_starts_empty(home: Any, fill: Fill) -> None:
     assert (True, 1) == (new.created, new.count())
     assert (
         ["new"]
-        == bodies(new.replay())
-        == bodies(new.cursor("r"))
+        == bodies(new.scan())
+        == bodies(new.read("r"))
         == bodies(new.lease("g", start="earliest"))
         == bodies(new.lease("h"))
     )
@@ -261,10 +261,10 @@ def test_a_message_does_not_outlive_its_mailbox(home: Any, fill: Fill) -> None:
     fill(owner, made, "short", ttl=2)
 
     assert [made.expires_at, made.expires_at - 8_000] == [
-        letter.expires_at for letter in made.replay()
+        letter.expires_at for letter in made.scan()
     ]
     home.clock.advance(2)
-    assert ["long"] == bodies(made.replay())
+    assert ["long"] == bodies(made.scan())
 
 
 def test_mail_that_is_late_for_its_mailbox_is_told_to_its_sender(home: Any) -> None:
@@ -306,7 +306,7 @@ def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:
     owner = home.open("owner", retention=5, delivery_attempts=3)
     made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
     fill(owner, made, 1, 2, 3)
-    made.cursor("r", limit=1)
+    made.read("r", limit=1)
     made.lease("g")
     home.clock.advance(10)
     owner.file.run_maintenance()
@@ -347,8 +347,8 @@ def test_priorities_are_storage_order(home: Any, fill: Fill) -> None:
 
     assert (
         expected
-        == bodies(made.replay())
-        == bodies(made.cursor("r"))
+        == bodies(made.scan())
+        == bodies(made.read("r"))
         == bodies(made.lease("g", limit=8))
     )
     with pytest.raises(InvalidMessage):
@@ -363,7 +363,7 @@ def test_order_does_not_ask_the_clock(home: Any, fill: Fill) -> None:
     home.clock.step(-3600)
     fill(owner, made, *range(5, 10))
 
-    assert list(range(10)) == bodies(made.replay())
+    assert list(range(10)) == bodies(made.scan())
 
 
 def test_discard_says_what_it_did(home: Any, fill: Fill) -> None:
@@ -378,7 +378,7 @@ def test_discard_says_what_it_did(home: Any, fill: Fill) -> None:
 
     assert (False, 1) == (two.discard(message_id), one.count())
     assert (True, False, 0) == (one.discard(message_id), one.discard(message_id), one.count())
-    assert [] == bodies(one.replay())
+    assert [] == bodies(one.scan())
     assert [] == owner.file.check()
 
 
@@ -420,7 +420,7 @@ def test_a_duplicate_is_not_stored_twice(home: Any) -> None:
 
     assert 1 == len({made.send("x", key="k") for _ in range(3)})
     owner.run_until_idle()
-    assert ["x"] == bodies(made.replay())
+    assert ["x"] == bodies(made.scan())
 
 
 def test_asking_for_a_mailbox_makes_no_directory(home: Any) -> None:

@@ -39,7 +39,7 @@ def test_the_newest_of_each_key_is_kept(owner: Any, board: Any, fill: Fill) -> N
         fill(owner, board, f"b{n}", ordering_key="b")
         fill(owner, board, f"-{n}")
 
-    assert [4, "-0", "-1", "b2", "-2"] == bodies(board.replay())
+    assert [4, "-0", "-1", "b2", "-2"] == bodies(board.scan())
     assert (5, 6, []) == (board.count(), owner.file.stats()["dropped"], owner.file.check())
 
 
@@ -62,7 +62,7 @@ def test_other_senders_and_mailboxes(home: Any, owner: Any, board: Any, fill: Fi
     fill(other, other.mailboxes.get("board"), "theirs", ordering_key="a")
 
     assert ([1, 2], [2], ["theirs"]) == tuple(
-        bodies(each.replay()) for each in (plain, private, board)
+        bodies(each.scan()) for each in (plain, private, board)
     )
 
 
@@ -79,21 +79,21 @@ def test_a_cursor_reads_each_key_as_it_is_now(owner: Any, board: Any, fill: Fill
     """A reader misses older messages of a key only, and gets none twice."""
     fill(owner, board, "a1", ordering_key="a")
     fill(owner, board, "b1", ordering_key="b")
-    assert ["a1"] == bodies(board.cursor("r", limit=1))
+    assert ["a1"] == bodies(board.read("r", limit=1))
     fill(owner, board, "a2", "a3", ordering_key="a")
     fill(owner, board, "b2", ordering_key="b", priority="urgent")
 
-    assert ["b2", "a3"] == bodies(board.cursor("r"))
-    assert ([], ["b2", "a3"]) == (board.cursor("r"), bodies(board.cursor("new")))
+    assert ["b2", "a3"] == bodies(board.read("r"))
+    assert ([], ["b2", "a3"]) == (board.read("r"), bodies(board.read("new")))
 
 
 def test_a_kept_message_may_be_superseded(owner: Any, board: Any, fill: Fill) -> None:
     """What a filter had skipped and kept is gone once a newer one of its key came."""
     fill(owner, board, "a1", ordering_key="a", topic="x")
-    assert [] == board.cursor("r", topics="y", consume_skipped=False)
+    assert [] == board.read("r", topics="y", consume_skipped=False)
     fill(owner, board, "a2", ordering_key="a", topic="y")
 
-    assert (["a2"], []) == (bodies(board.cursor("r")), owner.file.check())
+    assert (["a2"], []) == (bodies(board.read("r")), owner.file.check())
 
 
 @pytest.mark.parametrize("verb", ["ack", "reject", "retry"])
@@ -131,9 +131,9 @@ def test_a_replayed_dead_letter_stands_behind_newer_ones(
     [dead] = owner.dead_letters.list()
     owner.dead_letters.replay(dead.id)
 
-    assert (left, []) == (bodies(board.replay()), owner.file.check())
+    assert (left, []) == (bodies(board.scan()), owner.file.check())
     fill(owner, board, "a3", ordering_key="a")
-    assert (["a3"], []) == (bodies(board.replay()), owner.file.check())
+    assert (["a3"], []) == (bodies(board.scan()), owner.file.check())
 
 
 def test_an_older_message_ends_only_with_the_newer_one(
@@ -149,11 +149,11 @@ def test_an_older_message_ends_only_with_the_newer_one(
     with monkeypatch.context() as patched:
         patched.setattr(keys, "bump", fails)  # its last step
         fill(owner, board, "a2", ordering_key="a")
-    before = bodies(board.replay())
+    before = bodies(board.scan())
     home.clock.advance(100)
     owner.run_until_idle()
 
-    assert (["a1"], ["a2"]) == (before, bodies(board.replay()))
+    assert (["a1"], ["a2"]) == (before, bodies(board.scan()))
     assert (1, []) == (owner.file.stats()["dropped"], owner.file.check())
 
 
@@ -164,4 +164,4 @@ def test_the_schema_keeps_one_message_of_a_key(owner: Any, board: Any, fill: Fil
     with Postbox(owner.file.path, start=False) as box, pytest.raises(Exception, match="UNIQUE"):
         box._db.write(lambda tx: tx.run("UPDATE _onceward_inbox SET mailbox_key = 'a'"))
 
-    assert ["a1", "b1"] == bodies(board.replay())
+    assert ["a1", "b1"] == bodies(board.scan())

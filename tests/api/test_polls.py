@@ -147,7 +147,7 @@ def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
         lambda: box.session("quiet").send("owner", 1, topic="ask"),
         lambda: box.session("other").send("owner", 1, topic="build.done"),
         lambda: box.sessions.poll("build", topics="ask"),
-        lambda: mailbox.cursor("c", topics="build.done"),
+        lambda: mailbox.read("c", topics="build.done"),
         lambda: mailbox.query(topics="build.#", session="quiet"),
     )
     for refused in attempts:
@@ -159,7 +159,7 @@ def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
         for letter in box.sessions.poll("build", topics="build.done", consume_skipped=False)
     ]
     assert ["red"] == [letter.body for letter in box.sessions.poll("build", topics=["build.*"])]
-    assert [1] == [letter.body for letter in mailbox.cursor("c", topics="ask")]
+    assert [1] == [letter.body for letter in mailbox.read("c", topics="ask")]
 
 
 def test_a_closed_set_of_topics(home: Any, posted: Posted) -> None:

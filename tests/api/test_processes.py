@@ -148,4 +148,4 @@ def test_reading_from_another_agents_process(owner: Postbox, tmp_path: Path) -> 
         message.ack()
 
         assert [1, 2] == [each.body for each in jobs.lease("g", limit=9)]
-        assert [0, 1, 2] == [letter.body for letter in owner.mailboxes.get("jobs").replay()]
+        assert [0, 1, 2] == [letter.body for letter in owner.mailboxes.get("jobs").scan()]

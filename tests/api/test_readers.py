@@ -37,8 +37,8 @@ def test_replay_begins_anew_each_time(owner: Any, jobs: Any, fill: Fill) -> None
     """Every replay yields everything from the oldest, in several batches too; it stores nothing."""
     fill(owner, jobs, *range(250))
 
-    assert list(range(250)) == bodies(jobs.replay()) == bodies(jobs.replay())
-    assert list(range(250)) == bodies(owner.mailboxes.get("jobs").replay())
+    assert list(range(250)) == bodies(jobs.scan()) == bodies(jobs.scan())
+    assert list(range(250)) == bodies(owner.mailboxes.get("jobs").scan())
 
 
 def test_replay_of_one_type(owner: Any, jobs: Any, fill: Fill) -> None:
@@ -46,14 +46,14 @@ def test_replay_of_one_type(owner: Any, jobs: Any, fill: Fill) -> None:
     fill(owner, jobs, *range(150), type="noise")
     fill(owner, jobs, "needle", type="signal")
 
-    assert ["needle"] == bodies(jobs.replay("signal"))
+    assert ["needle"] == bodies(jobs.scan("signal"))
 
 
 def test_a_body_that_does_not_fit_is_told(owner: Any, jobs: Any, fill: Fill) -> None:
     """A message whose body cannot be read as asked comes with the problem and blocks no reader."""
     fill(owner, jobs, {"n": "no number"}, {"n": 2}, type="int")
 
-    letters = jobs.cursor("r", int)
+    letters = jobs.read("r", int)
 
     assert [None, None] == bodies(letters)
     assert [True, True] == [letter.body_error is not None for letter in letters]
@@ -71,7 +71,7 @@ def test_a_damaged_message_is_told(home: Any, owner: Any, jobs: Any, fill: Fill)
 
     db.write(damage)
 
-    assert ["good", None, "fine"] == bodies(jobs.replay())
+    assert ["good", None, "fine"] == bodies(jobs.scan())
     assert ["good", "fine"] == bodies(jobs.lease("g", limit=3))
     assert ["corrupt"] == [letter.reason for letter in owner.dead_letters.list()]
 
@@ -83,19 +83,19 @@ def test_a_cursor_moves_before_it_returns(owner: Any, jobs: Any, fill: Fill) -> 
     """A returned message is never returned again, by any process: the position commits first."""
     fill(owner, jobs, *range(5))
 
-    assert [0, 1] == bodies(jobs.cursor("r", limit=2))
-    assert [2, 3, 4] == bodies(owner.mailboxes.get("jobs").cursor("r"))
-    assert [] == jobs.cursor("r")
-    assert [0, 1, 2, 3, 4] == bodies(jobs.cursor("another"))
+    assert [0, 1] == bodies(jobs.read("r", limit=2))
+    assert [2, 3, 4] == bodies(owner.mailboxes.get("jobs").read("r"))
+    assert [] == jobs.read("r")
+    assert [0, 1, 2, 3, 4] == bodies(jobs.read("another"))
 
 
 def test_a_cursor_keeps_its_place_in_each_priority(owner: Any, jobs: Any, fill: Fill) -> None:
     """An urgent message that comes late is read at once, and the older normal ones are not lost."""
     fill(owner, jobs, "n1", "n2", "n3")
-    assert ["n1"] == bodies(jobs.cursor("r", limit=1))
+    assert ["n1"] == bodies(jobs.read("r", limit=1))
     fill(owner, jobs, "u", priority="urgent")
 
-    assert ["u", "n2", "n3"] == bodies(jobs.cursor("r"))
+    assert ["u", "n2", "n3"] == bodies(jobs.read("r"))
 
 
 def test_a_filter_consumes_what_it_skips(owner: Any, jobs: Any, fill: Fill) -> None:
@@ -104,20 +104,20 @@ def test_a_filter_consumes_what_it_skips(owner: Any, jobs: Any, fill: Fill) -> N
     fill(owner, jobs, "c", topic="answer")
     fill(owner, jobs, "d", topic="ask")
 
-    assert ["c"] == bodies(jobs.cursor("r", topics="answer"))
-    assert [] == jobs.cursor("r")
+    assert ["c"] == bodies(jobs.read("r", topics="answer"))
+    assert [] == jobs.read("r")
 
 
 def test_a_filter_may_keep_what_it_skips(owner: Any, jobs: Any, fill: Fill) -> None:
     """With ``consume_skipped=False`` a later call misses nothing, in order, and nothing twice."""
     fill(owner, jobs, "a", "b", topic="ask")
     fill(owner, jobs, "c", topic="answer")
-    assert ["c"] == bodies(jobs.cursor("r", topics="answer", consume_skipped=False))
+    assert ["c"] == bodies(jobs.read("r", topics="answer", consume_skipped=False))
     fill(owner, jobs, "d", topic="answer")
 
-    assert ["a"] == bodies(jobs.cursor("r", topics=["ask"], limit=1, consume_skipped=False))
-    assert ["b", "d"] == bodies(jobs.cursor("r"))
-    assert [] == jobs.cursor("r")
+    assert ["a"] == bodies(jobs.read("r", topics=["ask"], limit=1, consume_skipped=False))
+    assert ["b", "d"] == bodies(jobs.read("r"))
+    assert [] == jobs.read("r")
     assert [] == owner.file.check()
 
 
@@ -126,11 +126,11 @@ def test_a_filter_looks_beyond_one_batch(owner: Any, jobs: Any, fill: Fill) -> N
     fill(owner, jobs, *range(1100), type="noise")
     fill(owner, jobs, "needle", type="signal")
 
-    assert ["needle"] == bodies(jobs.cursor("keeps", "signal", consume_skipped=False))
-    assert ["needle"] == bodies(jobs.cursor("r", "signal"))
+    assert ["needle"] == bodies(jobs.read("keeps", "signal", consume_skipped=False))
+    assert ["needle"] == bodies(jobs.read("r", "signal"))
     assert (1100, []) == (
-        sum(len(jobs.cursor("keeps", limit=500)) for _ in range(3)),
-        jobs.cursor("r"),
+        sum(len(jobs.read("keeps", limit=500)) for _ in range(3)),
+        jobs.read("r"),
     )
 
 
@@ -139,10 +139,10 @@ def test_limits_are_hard(owner: Any, jobs: Any, fill: Fill, limit: Any) -> None:
     """Four are four; what is not a number of messages is refused and moves nothing."""
     fill(owner, jobs, *range(6))
 
-    for call in (jobs.cursor, jobs.lease):
+    for call in (jobs.read, jobs.lease):
         with pytest.raises(InvalidArgument):
             call("r", limit=limit)
-    assert (4, 2) == (len(jobs.cursor("r", limit=4)), len(jobs.cursor("r", limit=4)))
+    assert (4, 2) == (len(jobs.read("r", limit=4)), len(jobs.read("r", limit=4)))
     assert (4, 2) == (len(jobs.lease("r", limit=4)), len(jobs.lease("r", limit=4)))
 
 
@@ -167,18 +167,18 @@ def test_start_positions(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
         ("t", Start("from_time", since), [5, 6]),
         ("late", Start("from_time", since + 1), []),
     ):
-        assert expected == bodies(jobs.cursor(name, start=start)), name
+        assert expected == bodies(jobs.read(name, start=start)), name
         assert expected == bodies(jobs.lease(name, start=start, limit=9)), name
     fill(owner, jobs, 7)
-    assert [[7]] * 5 == [bodies(jobs.cursor(name)) for name in ("e", "l", "i", "t", "late")]
+    assert [[7]] * 5 == [bodies(jobs.read(name)) for name in ("e", "l", "i", "t", "late")]
 
 
 def test_a_start_holds_for_a_new_position_only(owner: Any, jobs: Any, fill: Fill) -> None:
     """Who is there already goes on where it was."""
     fill(owner, jobs, 1, 2, 3)
-    jobs.cursor("r", limit=1)
+    jobs.read("r", limit=1)
 
-    assert [2, 3] == bodies(jobs.cursor("r", start="latest"))
+    assert [2, 3] == bodies(jobs.read("r", start="latest"))
 
 
 def test_a_start_that_is_no_place(owner: Any, jobs: Any, fill: Fill) -> None:
@@ -187,8 +187,8 @@ def test_a_start_that_is_no_place(owner: Any, jobs: Any, fill: Fill) -> None:
 
     for kind, value in (("from_id", "never"), ("newest", None), ("from_id", None), ("latest", 3)):
         with pytest.raises(InvalidArgument):
-            jobs.cursor("r", start=Start(kind, value))
-    assert [1] == bodies(jobs.cursor("r"))
+            jobs.read("r", start=Start(kind, value))
+    assert [1] == bodies(jobs.read("r"))
 
 
 # -- tags ------------------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ def test_tags_are_a_filter_of_reading(owner: Any, jobs: Any, fill: Fill) -> None
     assert ["a"] == bodies(jobs.query(tags="billing"))
     assert ["b", "a"] == bodies(jobs.query(tags=["billing", "eu"]))
     assert [] == jobs.query(tags="unknown")
-    assert ["a", "b"] == bodies(jobs.cursor("r", tags="eu", consume_skipped=False))
-    assert ["c", {"tags": "billing"}, "d"] == bodies(jobs.cursor("r"))
+    assert ["a", "b"] == bodies(jobs.read("r", tags="eu", consume_skipped=False))
+    assert ["c", {"tags": "billing"}, "d"] == bodies(jobs.read("r"))
 
 
 def test_a_message_says_its_tags(owner: Any, jobs: Any, fill: Fill) -> None:
@@ -213,7 +213,7 @@ def test_a_message_says_its_tags(owner: Any, jobs: Any, fill: Fill) -> None:
     fill(owner, jobs, "a", headers={"tags": "eu, billing,,eu "})
     fill(owner, jobs, "b", headers={"tags": 7})
 
-    assert [("eu", "billing"), ()] == [record.tags for record in jobs.replay()]
+    assert [("eu", "billing"), ()] == [record.tags for record in jobs.scan()]
     assert [("eu", "billing"), ()] == [message.tags for message in jobs.lease("g", limit=2)]
 
 
@@ -235,26 +235,26 @@ def test_a_reader_is_reset(home: Any, owner: Any, jobs: Any, fill: Fill) -> None
     moment = home.clock.now()
     home.clock.advance(10)
     fill(owner, jobs, "d")
-    assert ["a", "b", "c", "d"] == bodies(jobs.cursor("r"))
+    assert ["a", "b", "c", "d"] == bodies(jobs.read("r"))
     found = []
     for start in ("earliest", Start("from_id", ids[1]), Start("from_time", moment), "latest"):
         jobs.reset("r", start)
-        found.append(bodies(jobs.cursor("r")))
+        found.append(bodies(jobs.read("r")))
 
     assert [["a", "b", "c", "d"], ["b", "c", "d"], ["c", "d"], []] == found
     fill(owner, jobs, "e")
-    assert ["e"] == bodies(jobs.cursor("r"))
+    assert ["e"] == bodies(jobs.read("r"))
 
 
 def test_a_reset_concerns_one_reader(owner: Any, jobs: Any, fill: Fill) -> None:
     """A cursor, a group of its name and other readers have positions of their own."""
     fill(owner, jobs, "a")
-    jobs.cursor("r"), jobs.cursor("other"), jobs.receive("r").ack()
+    jobs.read("r"), jobs.read("other"), jobs.receive("r").ack()
     jobs.reset("r")
 
     assert (["a"], [], None) == (
-        bodies(jobs.cursor("r")),
-        jobs.cursor("other"),
+        bodies(jobs.read("r")),
+        jobs.read("other"),
         jobs.receive("r"),
     )
 
@@ -263,12 +263,12 @@ def test_a_reset_forgets_what_was_kept(owner: Any, jobs: Any, fill: Fill) -> Non
     """Messages that a filter skipped and kept come again only where the new position says so."""
     fill(owner, jobs, "a", topic="ask")
     fill(owner, jobs, "b", topic="answer")
-    assert ["b"] == bodies(jobs.cursor("r", topics="answer", consume_skipped=False))
+    assert ["b"] == bodies(jobs.read("r", topics="answer", consume_skipped=False))
     jobs.reset("r", "latest")
-    assert [] == jobs.cursor("r")
+    assert [] == jobs.read("r")
     jobs.reset("r")
 
-    assert ["a", "b"] == bodies(jobs.cursor("r"))
+    assert ["a", "b"] == bodies(jobs.read("r"))
     assert [] == owner.file.check()
 
 
@@ -289,11 +289,11 @@ def test_a_reset_of_a_group_ends_its_leases(owner: Any, jobs: Any, fill: Fill) -
 def test_a_reset_to_a_message_that_is_not_there(owner: Any, jobs: Any, fill: Fill) -> None:
     """It is refused, and the position stays where it was."""
     fill(owner, jobs, "a", "b")
-    jobs.cursor("r", limit=1)
+    jobs.read("r", limit=1)
     with pytest.raises(InvalidArgument):
         jobs.reset("r", Start("from_id", "nothing"))
 
-    assert ["b"] == bodies(jobs.cursor("r"))
+    assert ["b"] == bodies(jobs.read("r"))
 
 
 def test_a_reset_makes_a_reader(owner: Any, jobs: Any, fill: Fill) -> None:
@@ -302,7 +302,7 @@ def test_a_reset_makes_a_reader(owner: Any, jobs: Any, fill: Fill) -> None:
     jobs.reset("r", "latest")
     fill(owner, jobs, "b")
 
-    assert ["b"] == bodies(jobs.cursor("r", start="earliest"))
+    assert ["b"] == bodies(jobs.read("r", start="earliest"))
 
 
 @pytest.mark.parametrize("mode", ["replay", "exactly_once", ""])
@@ -317,10 +317,10 @@ def test_exactly_once_holds_after_a_reset(home: Any, owner: Any, jobs: Any, fill
     fill(owner, jobs, "a")
     handled: list[Any] = []
     handler = home.handler(lambda message, _: handled.append(message.body))
-    jobs.exactly_once("g", handler)
+    jobs.handle("g", handler)
     fill(owner, jobs, "b")
     jobs.reset("g", mode="lease")
-    jobs.exactly_once("g", handler, limit=9)
+    jobs.handle("g", handler, limit=9)
 
     assert ["a", "b"] == handled
 
@@ -342,7 +342,7 @@ def test_one_live_lease_for_each_message_and_group(owner: Any, jobs: Any, fill: 
 
     assert ([0, 1], [2, 3]) == (bodies(one), bodies(two))
     assert [] == jobs.lease("g", limit=9)
-    assert [0, 1, 2, 3] == bodies(jobs.lease("h", limit=9)) == bodies(jobs.replay())
+    assert [0, 1, 2, 3] == bodies(jobs.lease("h", limit=9)) == bodies(jobs.scan())
 
 
 def test_a_lease_that_ran_out_moves_on(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
@@ -433,13 +433,13 @@ def test_a_message_that_nobody_can_handle_ends(
         for message in jobs.lease("g"):
             message.retry(after=0)
 
-    assert [] == jobs.lease("g") == list(jobs.replay())
+    assert [] == jobs.lease("g") == list(jobs.scan())
     assert ("attempts_spent", 3) == (
         (letter := owner.dead_letters.get(message_id)).reason,
         letter.attempts,
     )
     owner.dead_letters.replay(message_id)
-    assert ["poison"] == bodies(jobs.lease("g")) == bodies(jobs.replay())
+    assert ["poison"] == bodies(jobs.lease("g")) == bodies(jobs.scan())
     assert [] == owner.file.check()
 
 
@@ -504,12 +504,12 @@ def test_a_look_that_finds_nothing_commits_nothing(
 ) -> None:
     """Two readers that wait do not wake each other for ever by looking at what they keep."""
     fill(owner, jobs, "a", topic="ask")
-    jobs.cursor("r", topics="answer", consume_skipped=False)
+    jobs.read("r", topics="answer", consume_skipped=False)
     [(before,)] = home.file(owner).read("SELECT token FROM _onceward_mailbox_readers")
 
-    assert [] == jobs.cursor("r", topics="answer", consume_skipped=False)
+    assert [] == jobs.read("r", topics="answer", consume_skipped=False)
     assert [(before,)] == home.file(owner).read("SELECT token FROM _onceward_mailbox_readers")
-    assert ["a"] == bodies(jobs.cursor("r"))
+    assert ["a"] == bodies(jobs.read("r"))
 
 
 # -- exactly once ----------------------------------------------------------------------------------
@@ -530,8 +530,8 @@ def test_writes_commit_with_the_mark(home: Any, owner: Any, jobs: Any, fill: Fil
         effects.send("owner", f"did {message.body}")
 
     assert (2, 0) == (
-        jobs.exactly_once("g", home.handler(handle), limit=5),
-        jobs.exactly_once("g", home.handler(handle), limit=5),
+        jobs.handle("g", home.handler(handle), limit=5),
+        jobs.handle("g", home.handler(handle), limit=5),
     )
     assert [(1, 1), (2, 1)] == home.file(owner).read("SELECT body, attempt FROM notes")
     owner.run_until_idle()
@@ -549,9 +549,9 @@ def test_a_failing_handler_leaves_nothing(home: Any, owner: Any, jobs: Any, fill
         if message.attempt == 1:
             raise ValueError
 
-    assert 2 == jobs.exactly_once("g", home.handler(handle), limit=5)
+    assert 2 == jobs.handle("g", home.handler(handle), limit=5)
     home.clock.advance(1)
-    assert 1 == jobs.exactly_once("g", home.handler(handle), limit=5)
+    assert 1 == jobs.handle("g", home.handler(handle), limit=5)
     assert [(1, 2)] == home.file(owner).read("SELECT body, attempt FROM notes")
     assert ["rejected"] == [letter.reason for letter in owner.dead_letters.list()]
 
@@ -568,10 +568,10 @@ def test_a_handler_that_overran_its_lease_has_no_effect(
             home.clock.advance(31)
             handled.append(home.file(owner).writer.held)
             with Postbox(owner.file.path, start=False) as second:
-                handled.append(second.mailboxes.get("jobs").exactly_once("g", note))
+                handled.append(second.mailboxes.get("jobs").handle("g", note))
         note(message, effects)
 
-    assert 0 == jobs.exactly_once("g", home.handler(slow))
+    assert 0 == jobs.handle("g", home.handler(slow))
     assert [False, 1] == handled
     assert [("x", 2)] == home.file(owner).read("SELECT body, attempt FROM notes")
 
@@ -579,10 +579,10 @@ def test_a_handler_that_overran_its_lease_has_no_effect(
 def test_the_mark_outlives_the_position(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
     """If a position is lost or a message is replayed, the group still does not handle it twice."""
     fill(owner, jobs, "x")
-    jobs.exactly_once("g", home.handler(note))
+    jobs.handle("g", home.handler(note))
     home.file(owner).write(lambda tx: tx.run("DELETE FROM _onceward_mailbox_readers"))
 
-    assert 0 == jobs.exactly_once("g", home.handler(note))
+    assert 0 == jobs.handle("g", home.handler(note))
     assert [("x", 1)] == home.file(owner).read("SELECT body, attempt FROM notes")
 
 
@@ -592,7 +592,7 @@ def test_exactly_once_needs_the_owners_file(home: Any, owner: Any, jobs: Any, fi
     other = home.open("other")
 
     with pytest.raises(InvalidArgument, match="lease"):
-        other.mailboxes.get("jobs").exactly_once("g", home.handler(note))
+        other.mailboxes.get("jobs").handle("g", home.handler(note))
     assert ["x"] == bodies(jobs.lease("g"))
 
 
@@ -605,23 +605,23 @@ def test_a_frozen_file_hands_out_nothing(  # noqa: PLR0917 - fixtures
 ) -> None:
     """While the switch is on, reads return and move nothing; then all goes on, nothing lost."""
     fill(owner, jobs, 1, 2)
-    jobs.cursor("r", limit=1)
+    jobs.read("r", limit=1)
     if switch == "pause":
         owner.file.pause()
     else:
         monkeypatch.setenv("ONCEWARD_DISABLED", "1")
 
     assert [[]] * 4 == [
-        jobs.cursor("r"),
+        jobs.read("r"),
         jobs.lease("g"),
-        list(jobs.replay()),
+        list(jobs.scan()),
         jobs.query(),
     ]
-    assert 0 == jobs.exactly_once("g", home.handler(note))
+    assert 0 == jobs.handle("g", home.handler(note))
 
     if switch == "pause":
         owner.file.resume()
     else:
         monkeypatch.delenv("ONCEWARD_DISABLED")
-    assert ([2], [1, 2]) == (bodies(jobs.cursor("r")), bodies(jobs.lease("g", limit=5)))
+    assert ([2], [1, 2]) == (bodies(jobs.read("r")), bodies(jobs.lease("g", limit=5)))
     assert [1, 1] == [message.attempt for message in jobs.lease("h", limit=5)]

@@ -43,7 +43,7 @@ def box(home: Any) -> Any:
     mailbox = box.mailboxes.ensure("news", public=True)
     mailbox.send("first")
     box.run_until_idle()
-    assert 1 == len(mailbox.cursor("reader"))
+    assert 1 == len(mailbox.read("reader"))
     other.send("ann", "hello")
     box.send("bob", "hello")
     other.run_until_idle()
@@ -129,5 +129,5 @@ def test_a_cursor_past_the_end_is_set_back(home: Any, box: Any, name: str) -> No
 
 def read(box: Any, name: str) -> list[Any]:
     """Return the bodies that a poll, or a mailbox's cursor, reads now."""
-    records = box.sessions.poll() if name == "default" else box.mailboxes.get("news").cursor(name)
+    records = box.sessions.poll() if name == "default" else box.mailboxes.get("news").read(name)
     return [record.body for record in records]

@@ -126,7 +126,7 @@ def test_a_position_starts_from_a_datetime(box: Postbox, clock: ManualClock) -> 
         timedelta(minutes=5),
     )
     found = [
-        [record.body for record in jobs.cursor(f"r{n}", start=Start("from_time", start))]
+        [record.body for record in jobs.read(f"r{n}", start=Start("from_time", start))]
         for n, start in enumerate(starts)
     ]
 

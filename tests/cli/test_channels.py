@@ -37,13 +37,13 @@ def test_a_conversation(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     assert [["room", "paused"]] == cli("channel", "pause", "room", "--mode", "reject").lines
     assert (7, 7) == (
         cli("channel", "send", "room", "x").code,
-        cli("channel", "remove", "room").code,
+        cli("channel", "delete", "room").code,
     )
     assert [["room", "true"]] == cli("channel", "leave", "room", "--agent", "billing").lines
     assert [["room", "active"]] == cli("channel", "resume", "room").lines
     assert [["room", "draining"]] == cli("channel", "drain", "room").lines
     assert [["room", "closed"]] == cli("channel", "close", "room").lines
-    assert [["room", "true"]] == cli("channel", "remove", "room").lines
+    assert [["room", "true"]] == cli("channel", "delete", "room").lines
 
 
 def test_topics(cli: Cli, shop: Postbox, billing: Postbox) -> None:
@@ -165,7 +165,7 @@ def test_members_states_and_how_a_channel_behaves(
     ).lines
     moves = [
         cli("channel", verb, "hall").lines[0][1]
-        for verb in ("pause", "resume", "drain", "close", "remove")
+        for verb in ("pause", "resume", "drain", "close", "delete")
     ]
     assert ["paused", "active", "draining", "closed", "true"] == moves
 

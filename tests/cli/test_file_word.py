@@ -19,8 +19,8 @@ Cli = Callable[..., Any]
 @pytest.mark.parametrize(
     "command",
     [
-        "stats", "ls", "ls outbox", "history", "tail", "poll", "sessions stats", "expire", "pause",
-        "resume", "peers ls", "dead ls", "sessions runs", "limits ls", "sessions ls",
+        "stats", "ls", "ls outbox", "history", "tail", "poll", "sessions stats", "maintain",
+        "pause", "resume", "peers ls", "dead ls", "sessions runs", "limits ls", "sessions ls",
         "agents register", "mailbox ls", "channel ls", "doctor", "check", "migrate", "relay --once",
     ],
 )  # fmt: skip

@@ -43,7 +43,7 @@ def test_a_task_queue(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     )
     assert [2] == bodies(cli("mailbox", "read", "task.queue", "lease", "--name", "crew"))
     assert 3 == cli("mailbox", "read", "task.queue", "lease", "--name", "crew").code
-    assert [0, 1, 2] == bodies(cli("mailbox", "read", "task.queue", "replay"))
+    assert [0, 1, 2] == bodies(cli("mailbox", "read", "task.queue", "scan"))
     assert [2, 1] == bodies(cli("mailbox", "query", "task.queue", "--limit", 2))
     assert (0, 3) == (
         cli("mailbox", "discard", "task.queue", message_id).code,
@@ -92,7 +92,7 @@ def test_the_newest_of_each_key(cli: Cli, shop: Postbox) -> None:
     for body, key in (("a1", "a"), ("b1", "b"), ("a2", "a")):
         cli("mailbox", "send", "state", body, "--ordering-key", key)
 
-    assert ["b1", "a2"] == bodies(cli("mailbox", "read", "state", "replay"))
+    assert ["b1", "a2"] == bodies(cli("mailbox", "read", "state", "scan"))
     assert cli("mailbox", "show", "state", "--json").json["newest_per_key"]
 
 
@@ -146,9 +146,9 @@ def test_a_private_mailbox(cli: Cli, shop: Postbox, billing: Postbox) -> None:
 
     assert ("", ["psst"]) == (
         cli("mailbox", "ls").out,
-        bodies(cli("mailbox", "read", secret, "replay")),
+        bodies(cli("mailbox", "read", secret, "scan")),
     )
-    wrong = cli("mailbox", "read", secret[:-1] + "x", "replay")
+    wrong = cli("mailbox", "read", secret[:-1] + "x", "scan")
     assert (3, False) == (wrong.code, secret[:8] in wrong.err)
 
 
@@ -172,7 +172,7 @@ def test_polling(cli: Cli, shop: Postbox, billing: Postbox) -> None:
         (status := cli("sessions", "stats").json)["default"]["messages"],
         status["s2"]["messages"],
     )
-    assert "0\n" == cli("expire").out
+    assert "0\n" == cli("maintain").out
 
 
 @pytest.mark.usefixtures("shop")

@@ -64,7 +64,7 @@ def sync_calls(box: Postbox, session: Session, channel: Channel, mailbox: Mailbo
     box.limits.set("outbx", messages=1)  # type: ignore[arg-type]
     box.dead_letters.list(peeer="b")  # type: ignore[call-arg]
     mailbox.query(topcs="x")  # type: ignore[call-arg]
-    mailbox.cursor("r", strat="latest")  # type: ignore[call-arg]
+    mailbox.read("r", strat="latest")  # type: ignore[call-arg]
     box.on("dead", dead)  # type: ignore[arg-type]
     box.on(DeadLettered, acked)  # type: ignore[arg-type]
     box.on(DeadLettered, lambda event: event.reson)  # type: ignore[attr-defined]

@@ -224,7 +224,7 @@ def _work(boxes: list[Postbox], clock: ManualClock) -> None:
     tickets.send({"ticket": 1})
     tickets.send({"ticket": 2})
     coder.run_until_idle()
-    tickets.cursor("board", limit=1)
+    tickets.read("board", limit=1)
     tickets.receive("team")
     clock.advance(1.5)
     for n in range(25):

@@ -45,7 +45,7 @@ async def exactly_once(box: AsyncPostbox, _: Path) -> None:
     async def handle(_: object, effects: object) -> None:
         await effects.tx.execute("INSERT INTO mine VALUES (2)")  # type: ignore[attr-defined]
 
-    await mailbox.exactly_once("group", handle, timeout=60)
+    await mailbox.handle("group", handle, timeout=60)
 
 
 WAYS: dict[str, Way] = {

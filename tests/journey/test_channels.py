@@ -264,7 +264,7 @@ def test_only_the_owner_moves_a_channel(world: World) -> None:
         with pytest.raises(NotParticipant):
             verb(room(boxes["b"]))
     with pytest.raises(NotParticipant):
-        boxes["b"].channels.remove("room")
+        boxes["b"].channels.delete("room")
 
     assert "active" == room(boxes["a"]).info().state
 
@@ -383,10 +383,10 @@ def test_a_removed_channel_may_be_made_again(world: World) -> None:
     """Only a closed channel is removed; the next one of the name starts without participants."""
     boxes = team(world, "a", "b")
     with pytest.raises(ChannelRefused):
-        boxes["a"].channels.remove("room")
+        boxes["a"].channels.delete("room")
     room(boxes["a"]).drain()
     room(boxes["a"]).close()
-    boxes["a"].channels.remove("room")
+    boxes["a"].channels.delete("room")
     fresh = boxes["b"].channels.create("room")
 
     assert ["b"] == [member.agent for member in fresh.members()]
@@ -1026,7 +1026,7 @@ def test_what_happens_is_told_under_reserved_topics(world: World) -> None:
     room(boxes["b"]).leave()
     room(boxes["a"]).drain()
     room(boxes["a"]).close()
-    boxes["a"].channels.remove("room")
+    boxes["a"].channels.delete("room")
     world.settle()
     world.settle()
     heard = []

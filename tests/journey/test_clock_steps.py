@@ -64,7 +64,7 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
         clock.step(DAY)
         mail = ada.send("bob", "hello")
         ada.run_until_idle()
-        late.accept = bob.peers.accept
+        late.accept = bob.accept
         clock.step(-DAY)
         ada.run_until_idle()
         clock.advance(2.0)

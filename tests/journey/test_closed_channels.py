@@ -36,7 +36,7 @@ def close(owner: Postbox, *, removed: bool = False) -> None:
     room(owner).drain()
     room(owner).close()
     if removed:
-        owner.channels.remove("room")
+        owner.channels.delete("room")
 
 
 def ended(box: Postbox) -> list[tuple[str, str | None, object]]:
@@ -266,7 +266,7 @@ def test_a_replay_is_refused(world: World) -> None:
         refusals.append(str(refused.value))
     with pytest.raises(ChannelRefused, match="channel room is closed"):
         b.dead_letters.replay(b.dead_letters.list()[0].id, as_new=True)
-    a.channels.remove("room")
+    a.channels.delete("room")
     failed = [str(error) for _, error in b.dead_letters.replay_all().failed]
     a.channels.create("room")
     room(b).join()

@@ -108,7 +108,7 @@ def test_channels_and_mailboxes_end_their_waits_while_time_is_frozen(tmp_path: P
                 ended(lambda: room.receive(timeout=SOON)),
                 ended(lambda: list(room.receive_each(timeout=SOON))),
                 ended(lambda: bin_.receive("group", timeout=SOON)),
-                ended(lambda: bin_.cursor("reader", timeout=SOON)),
+                ended(lambda: bin_.read("reader", timeout=SOON)),
             ]
 
     assert [True] * 4 == found

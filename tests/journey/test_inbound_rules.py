@@ -83,7 +83,7 @@ def test_listeners_of_ones_own_are_judged_like_networks(
     far: Postbox, named: dict[str, str], what: str
 ) -> None:
     """``Peers.accept`` does not know where a parcel is from."""
-    answer = far.peers.accept(parcel(1, [frame(**named)]))
+    answer = far.accept(parcel(1, [frame(**named)]))
 
     assert [("rejected", REFUSED + what)] == told(answer)
 

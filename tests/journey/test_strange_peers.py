@@ -53,7 +53,7 @@ def test_a_parcel_from_a_name_that_is_none_is_refused_whole(world: World, name: 
     frame = build_frame("x", sender=name or "near", recipient="far")
 
     with pytest.raises(errors.Refused, match="sender"):
-        box.peers.accept(parcel(1, [frame], sender=name))
+        box.accept(parcel(1, [frame], sender=name))
 
     assert [(0, 0, 0, 0)] == box.query(KEPT)
 
@@ -64,7 +64,7 @@ def test_a_parcel_for_another_agent_is_refused_whole(world: World) -> None:
     sent = box.send("near", "hello")
 
     with pytest.raises(errors.Refused, match="far, not 'other'"):
-        box.peers.accept(parcel(1, receipts=[Receipt(sent, "processed")], recipient="other"))
+        box.accept(parcel(1, receipts=[Receipt(sent, "processed")], recipient="other"))
 
     assert "pending" == box.state(sent)
 
@@ -91,7 +91,7 @@ def test_a_parcel_of_impossible_values_is_refused_whole(
     made = replace(parcel(1, [build_frame("x", sender="near", recipient="far")]), **change)
 
     with pytest.raises(errors.Refused, match=said):
-        box.peers.accept(made)
+        box.accept(made)
 
     assert [(0, 0, 0, 0)] == box.query(KEPT)
 

@@ -66,6 +66,7 @@ def test_the_nearest_word_wins(
         ("handler_attempts", 0),
         ("delivery_retry", "0x"),
         ("delivery_retry", "ten times"),
+        ("delivery_retry", "10"),
         ("delivery_retry", "60s..1s"),
         ("delivery_retry", "1s 2s"),
         ("delivery_retry", "±101%"),

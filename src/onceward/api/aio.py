@@ -255,7 +255,6 @@ class AsyncPeers(AsyncFace[Peers]):
 
     add = awaitable(Peers.add)
     allow = awaitable(Peers.allow)
-    accept = awaitable(Peers.accept)
     remove = awaitable(Peers.remove)
     list = awaitable(Peers.list)
     get = awaitable(Peers.get)
@@ -441,6 +440,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource, AsyncPostboxParts):
         return AsyncSession(self._plain.session(name, topics=topics), self._bridge)
 
     query = awaitable(Postbox.query)
+    accept = awaitable(Postbox.accept)
     history = awaitable(Postbox.history)
     search = awaitable(Postbox.search)
     journey = awaitable(Postbox.journey)

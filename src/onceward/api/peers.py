@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from onceward.core.deliver.transport import Accept, Features, Pings, Transport
+from onceward.core.deliver.transport import Features, Pings, Transport
 from onceward.core.rows import peers
 from onceward.core.rows.peers import PeerInfo
 from onceward.errors import InvalidArgument
@@ -15,7 +15,7 @@ from onceward.file.directory import DirectoryCache
 from onceward.message.arguments import checks_arguments
 from onceward.message.clock import Millis, monotonic
 from onceward.message.names import agent_name
-from onceward.message.parcel import Answer, InboundRule, Parcel
+from onceward.message.parcel import InboundRule
 from onceward.message.topics import check_pattern
 
 
@@ -47,10 +47,8 @@ class Ping:
 class Peers:
     """The peers of an agent: registered here or found in the home, never created by messages."""
 
-    def __init__(
-        self, db: Database, routes: Ways, directory: DirectoryCache, accept: Accept
-    ) -> None:
-        self._db, self._routes, self._directory, self._accept = db, routes, directory, accept
+    def __init__(self, db: Database, routes: Ways, directory: DirectoryCache) -> None:
+        self._db, self._routes, self._directory = db, routes, directory
 
     def add(self, name: str | Mapping[str, str], url: str = "") -> None:
         """
@@ -97,22 +95,6 @@ class Peers:
         agent_name(name)
         rule = InboundRule.of(types, channels, mailboxes).text()
         self._db.write(lambda tx: peers.allow(tx, name, rule))
-
-    def accept(self, parcel: Parcel) -> Answer:
-        """
-        Store a parcel once and return an answer for each frame; your own listeners call it.
-
-        A sender without a rule of its own (``allow``) may name no channel, no
-        mailbox, and no type under ``_system``.
-
-        Raises:
-            Refused: the sender's name is invalid, or the parcel is for another agent; the sender
-                makes its messages dead letters.
-            Unreachable: a frame was damaged on the way; the sender pushes the parcel again.
-            StoreError: the file failed; nothing was stored, and the parcel may come again.
-
-        """
-        return self._accept(parcel)
 
     def list(self) -> list[PeerInfo]:
         """Return all peers by name."""

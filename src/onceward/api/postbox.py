@@ -63,6 +63,7 @@ from onceward.message.clock import Clock, monotonic
 from onceward.message.events import Expired, Polled, WalDeleted
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option, quoted
+from onceward.message.parcel import Answer, Parcel
 from onceward.message.record import (
     Cancellation,
     Cancellations,
@@ -335,7 +336,7 @@ class Postbox(Session, EventSource, PostboxParts):
 
     def _build_api(self, db: Database, settings: Settings) -> None:
         hooks = self._hooks
-        self.peers = Peers(self._db, self._routes, self._directory, self._door.accept)
+        self.peers = Peers(self._db, self._routes, self._directory)
         """The peers: urls, circuit breakers, subscriptions."""
         extra_tasks = (*work_on_home(self._opening), self._close_idle, self._heartbeat)
         self._maintenance = Maintenance(
@@ -506,6 +507,23 @@ class Postbox(Session, EventSource, PostboxParts):
         from onceward.features.history import journey  # noqa: PLC0415 - rarely needed
 
         return journey.find(self._db, message_id)
+
+    @checked
+    def accept(self, parcel: Parcel) -> Answer:
+        """
+        Store a parcel once and return an answer for each frame; your own listeners call it.
+
+        A sender without a rule of its own (``peers.allow``) may name no channel, no
+        mailbox, and no type under ``_system``.
+
+        Raises:
+            Refused: the sender's name is invalid, or the parcel is for another agent; the sender
+                makes its messages dead letters.
+            Unreachable: a frame was damaged on the way; the sender pushes the parcel again.
+            StoreError: the file failed; nothing was stored, and the parcel may come again.
+
+        """
+        return self._door.accept(parcel)
 
     @checked
     def flush(self, timeout: Span | None = 30.0) -> int:

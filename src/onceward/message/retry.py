@@ -217,7 +217,7 @@ def _read_part(text: str, part: str) -> tuple[str, tuple[float, float]]:
         return "jitter", (float(jitter[1]) / 100, 0)
     first, _, last = part.partition("..")
     try:
-        start = seconds("wait", first)
+        start = seconds("wait", "" if part.isdigit() else first)  # 10: of seconds, or attempts?
         end = seconds("wait", last) if last else max(start, DEFAULT.cap)
     except InvalidArgument:
         start, end = 1.0, 0.0

@@ -101,7 +101,7 @@ class Noisy:
         if self.runaway or name not in self.boxes:
             msg = "nobody needs so many parcels" if self.runaway else f"nobody lives at {url}"
             raise Unreachable(msg)
-        return self.boxes[name].peers.accept(
+        return self.boxes[name].accept(
             self._spoilt(parcel) if self.count == self._number else parcel
         )
 

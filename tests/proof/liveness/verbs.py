@@ -139,7 +139,7 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Channels.create": lambda y: y.box.channels.create(_next(y)),
     "Channels.ensure": lambda y: y.box.channels.ensure("room"),
     "Channels.get": lambda y: y.box.channels.get("room"),
-    "Channels.remove": lambda y: y.box.channels.remove(_closed(y).name),
+    "Channels.delete": lambda y: y.box.channels.delete(_closed(y).name),
     "Channels.list": lambda y: y.box.channels.list(),
     "Channel.info": lambda y: y.channel.info(),
     "Channel.members": lambda y: y.channel.members(),
@@ -198,10 +198,10 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Mailboxes.list": lambda y: y.box.mailboxes.list(),
     "Mailbox.send": lambda y: y.mailbox.send(1),
     "Mailbox.discard": lambda y: y.mailbox.discard(y.sent),
-    "Mailbox.replay": lambda y: list(y.mailbox.replay()),
+    "Mailbox.scan": lambda y: list(y.mailbox.scan()),
     "Mailbox.query": lambda y: y.mailbox.query(),
     "Mailbox.count": lambda y: y.mailbox.count(),
-    "Mailbox.cursor": lambda y: y.mailbox.cursor("reader"),
+    "Mailbox.read": lambda y: y.mailbox.read("reader"),
     "Mailbox.lease": lambda y: y.mailbox.lease("group"),
     "Mailbox.receive": lambda y: _done(y.mailbox.receive("group")),
     "Mailbox.reset": lambda y: y.mailbox.reset("reader", "latest"),
@@ -214,7 +214,7 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Schedules.run_now": lambda y: y.box.schedules.run_now("daily"),
 }
 NOT_CALLED: Final = {
-    "Peers.accept": "is called by listeners, which have their own proof",
+    "Postbox.accept": "is called by listeners, which have their own proof",
     "Postbox.run_until_idle": "does the engines' work on the caller's thread: it waits for peers",
     "Postbox.stop": "ends the postbox; close is measured, and does this first",
     "Postbox.close": "measured by itself: it ends the postbox",
@@ -225,7 +225,7 @@ NOT_CALLED: Final = {
     "Channel.detach": "as above",
     "Channel.attach": "as above",
     "Peers.ping": "asks another machine, and waits for its answer",
-    "Mailbox.exactly_once": "is a loop that a handler runs in; lease and receive are its steps",
+    "Mailbox.handle": "is a loop that a handler runs in; lease and receive are its steps",
 }
 
 

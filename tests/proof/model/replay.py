@@ -88,7 +88,7 @@ class Real:
 
     def _push(self) -> None:
         packed, parcel = self._parcel()
-        answer = self.far.peers.accept(parcel)
+        answer = self.far.accept(parcel)
         terms = SettleOptions(LIMITS, "safe", self._clock.now() + 5000, streams=True)
 
         def work(tx: StoreTransaction) -> Any:
@@ -120,14 +120,14 @@ class Real:
         )
 
     def _push_lost(self) -> None:
-        self.far.peers.accept(self._parcel()[1])
+        self.far.accept(self._parcel()[1])
 
     def _leave(self) -> None:
         self._late = self._parcel()[1]
 
     def _arrive(self) -> None:
         assert self._late is not None
-        self.far.peers.accept(self._late)
+        self.far.accept(self._late)
 
     def _refused(self) -> None:
         packed, _ = self._parcel()
@@ -167,7 +167,7 @@ class Real:
             receipts=told,
             stream_position=stands,
         )
-        self.near.peers.accept(parcel)
+        self.near.accept(parcel)
         self._held = self.near._db.write(self._leased_anew)
         if self._packed is not None:
             self._pack(len(self._held.parcel or ()))

@@ -115,7 +115,7 @@ class Network:
         if process is None:
             raise _silence(NOBODY)
         try:
-            answer = world.enter(process, lambda: process.box.peers.accept(parcel))
+            answer = world.enter(process, lambda: process.box.accept(parcel))
         except Died:
             raise _silence(DIED) from None
         except OncewardError as error:

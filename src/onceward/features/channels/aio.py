@@ -78,5 +78,5 @@ class AsyncChannels(AsyncFace[Channels]):
     create = awaitable_as(AsyncChannel, Channels.create)
     ensure = awaitable_as(AsyncChannel, Channels.ensure)
     get = awaitable_as(AsyncChannel, Channels.get)
-    remove = awaitable(Channels.remove)
+    delete = awaitable(Channels.delete)
     list = awaitable(Channels.list)

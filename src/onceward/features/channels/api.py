@@ -539,7 +539,7 @@ class Channels:
         """Return a channel, sending in *session*; raises UnknownChannel."""
         return self._channel(name, session=session)
 
-    def remove(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """
         Remove a closed channel; its name may be used again.
 

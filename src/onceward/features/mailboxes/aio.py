@@ -93,16 +93,16 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         )
         return found or []
 
-    async def replay(
+    async def scan(
         self, type: Any = None, *, timeout: Span | None = 0.0
     ) -> AsyncIterator[MessageRecord]:
-        """Yield everything that has not expired, then new messages; see ``Mailbox.replay``."""
+        """Yield everything that has not expired, then new messages; see ``Mailbox.scan``."""
         read_on = self._plain._reading(type)
         while records := await self._until(read_on, timeout):
             for record in records:
                 yield record
 
-    async def cursor(
+    async def read(
         self,
         reader: str,
         type: Any = None,
@@ -113,10 +113,10 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         consume_skipped: bool = True,
         **filters: Unpack[MailboxFilters],
     ) -> list[MessageRecord]:
-        """Move the named position and return what it passed; see ``Mailbox.cursor``."""
+        """Move the named position and return what it passed; see ``Mailbox.read``."""
 
         def look() -> list[MessageRecord]:
-            return self._plain.cursor(
+            return self._plain.read(
                 reader, type, limit=limit, start=start, consume_skipped=consume_skipped, **filters
             )
 
@@ -152,7 +152,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         found = await self.lease(group, type, timeout=timeout, start=start)
         return found[0] if found else None
 
-    async def exactly_once(
+    async def handle(
         self,
         group: str,
         handler: AsyncHandler,
@@ -163,7 +163,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         start: Where = EARLIEST,
     ) -> int:
         """
-        Lease and handle the next messages by a coroutine function; see ``Mailbox.exactly_once``.
+        Lease and handle the next messages by a coroutine function; see ``Mailbox.handle``.
 
         Once *handler* has used its transaction it holds the file's write lock:
         until it ends, await only that transaction and nothing else of this file. A cancellation
@@ -173,12 +173,12 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
             msg = f"handler {quoted(handler)} must be an async def: it runs on the event loop"
             raise InvalidArgument(msg)
         if self._bridge.in_transaction:
-            msg = "exactly_once commits on its own: call it outside of the open transaction"
+            msg = "handle commits on its own: call it outside of the open transaction"
             raise InvalidArgument(msg)
         calls = _HandlerCalls(handler, asyncio.get_running_loop())
 
         def look() -> int | None:
-            handled = self._plain.exactly_once(group, calls.run, type, limit=limit, start=start)
+            handled = self._plain.handle(group, calls.run, type, limit=limit, start=start)
             return handled or None
 
         reader = self._plain._reader

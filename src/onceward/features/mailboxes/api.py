@@ -118,9 +118,9 @@ class Mailbox(MailboxFields):
     """
     One mailbox of the home, until it expires.
 
-    The reader chooses the mode at each call: ``replay`` stores nothing, ``cursor`` moves a named
+    The reader chooses the mode at each call: ``scan`` stores nothing, ``read`` moves a named
     position before it returns, ``lease`` distributes the messages among the members of a group,
-    ``exactly_once`` commits a handler's writes together with its mark. Reading never takes a
+    ``handle`` commits a handler's writes together with its mark. Reading never takes a
     message away from another reader; ``discard`` does.
 
     Raises:
@@ -184,11 +184,11 @@ class Mailbox(MailboxFields):
 
     # -- reading without owning -------------------------------------------------------------------
 
-    def replay(self, type: Any = None, *, timeout: Span | None = 0.0) -> Iterator[MessageRecord]:
+    def scan(self, type: Any = None, *, timeout: Span | None = 0.0) -> Iterator[MessageRecord]:
         """
         Yield all unexpired messages, oldest first, in delivery order.
 
-        Stores nothing, so each replay starts from the beginning. Continues with new messages until
+        Stores nothing, so each scan starts from the beginning. Continues with new messages until
         none arrived for *timeout* seconds (None: never ends).
         """
         read_on = self._reading(type)
@@ -200,7 +200,7 @@ class Mailbox(MailboxFields):
         passed, kinds = [0] * RANKS, type_names(wanted)
 
         def step() -> list[MessageRecord]:
-            while found := self._reader.replay(tuple(passed), BATCH):
+            while found := self._reader.scan(tuple(passed), BATCH):
                 for row in found:
                     passed[row.rank] = row.seq
                 records = [
@@ -226,7 +226,7 @@ class Mailbox(MailboxFields):
 
     # -- reading on -------------------------------------------------------------------------------
 
-    def cursor(
+    def read(
         self,
         reader: str,
         type: Any = None,
@@ -340,7 +340,7 @@ class Mailbox(MailboxFields):
             lease_for=millis("lease", lease),
         )
 
-    def exactly_once(
+    def handle(
         self,
         group: str,
         handler: Handler,

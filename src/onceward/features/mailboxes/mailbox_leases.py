@@ -49,7 +49,7 @@ class MailboxReader:
         """Return whether a cursor or a group has messages to read or to recover."""
         return mailboxes.has_work(self.db.read, self.mailbox, mode, name, now=self.db.now())
 
-    def replay(self, passed: tuple[int, ...] | None, limit: int) -> list[MailboxRow]:
+    def scan(self, passed: tuple[int, ...] | None, limit: int) -> list[MailboxRow]:
         """Return the next messages after *passed* (None: from the oldest), in delivery order."""
         if self.closed:
             return []

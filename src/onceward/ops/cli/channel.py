@@ -160,18 +160,24 @@ def add(box: Postbox, name: Name, /, *agents: Agents, role: Role = "member") -> 
 
 
 @command("channel", "removed")
-def remove(box: Postbox, name: Name, agent_name: OneAgent | None = None, /) -> Found:
+def remove(box: Postbox, name: Name, agent_name: OneAgent, /) -> Found:
     """
-    Remove an agent from a channel that this agent owns, or without an agent the channel itself.
-
-    Only a closed channel is removed; its name may be used again.
+    Remove an agent from a channel that this agent owns.
 
     Example: onceward channel remove news audit
     """
-    if agent_name is None:
-        box.channels.remove(name)
-        return _changed(box, {"channel": name, "removed": True})
     return _changed(box, {"channel": name, "removed": box.channels.get(name).remove(agent_name)})
+
+
+@command("channel", "deleted")
+def delete(box: Postbox, name: Name, /) -> Found:
+    """
+    Delete a closed channel that this agent owns; its name may be used again.
+
+    Example: onceward channel delete news
+    """
+    box.channels.delete(name)
+    return _changed(box, {"channel": name, "deleted": True})
 
 
 @command("channel", "new")

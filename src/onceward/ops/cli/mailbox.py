@@ -42,7 +42,7 @@ NewName = Annotated[str, said("Dotted lower-case letters and digits; none: priva
 MessageId = Annotated[str, said("The message's id.")]
 Keep = Annotated[bool, Quiet, said("Leave the delivery to a relay or a worker.")]
 OfSender = Annotated[str | None, said("Only messages from this agent.")]
-Mode = Annotated[Literal["replay", "cursor", "lease"], said("How to read.")]
+Mode = Annotated[Literal["scan", "cursor", "lease"], said("How to read.")]
 
 
 @Parameter(name="*")
@@ -168,7 +168,7 @@ def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) 
     """
     Read a mailbox in a named mode, and print messages, one JSON object for each line.
 
-    replay prints all messages, oldest first, and stores nothing. cursor moves the position of that
+    scan prints all messages, oldest first, and stores nothing. cursor moves the position of that
     name before it prints: at most once. lease takes messages as a member of the group of that name
     and settles them after printing: at least once. Without a message the exit code is 3, or 4 after
     --wait; if a message has lost its body it is 6, or 1 if there is no other message. --topic and
@@ -195,15 +195,15 @@ def _lease(mailbox: Mailbox, how: Reading) -> Problems:
 def _cursor(mailbox: Mailbox, how: Reading) -> Problems:
     options = how.options() | {"consume_skipped": not how.keep_skipped}
     sought: MailboxFilters = {"topics": how.topic or None, "tags": how.tags or None}
-    return print_records(mailbox.cursor(how.name, how.type, **options, **sought))
+    return print_records(mailbox.read(how.name, how.type, **options, **sought))
 
 
-def _replay(mailbox: Mailbox, how: Reading) -> Problems:
-    replayed = mailbox.replay(how.type, timeout=how.wait or 0.0)
-    return print_records(islice(replayed, how.limit))
+def _scan(mailbox: Mailbox, how: Reading) -> Problems:
+    found = mailbox.scan(how.type, timeout=how.wait or 0.0)
+    return print_records(islice(found, how.limit))
 
 
-READERS: Final = {"replay": _replay, "cursor": _cursor, "lease": _lease}
+READERS: Final = {"scan": _scan, "cursor": _cursor, "lease": _lease}
 
 
 @command()

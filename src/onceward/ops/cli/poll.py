@@ -1,4 +1,4 @@
-"""``onceward poll``, ``tail``, ``expire``, ``sessions stats``: one cursor for each session."""
+"""``onceward poll``, ``tail``, ``maintain``, ``sessions stats``: one cursor for each session."""
 
 from __future__ import annotations
 
@@ -82,16 +82,20 @@ def tail(
 
 
 @command("expired")
-def expire(box: Postbox, /, *, where: Conversation = CONVERSATION) -> Found:
+def maintain(box: Postbox, /, *, where: Conversation = CONVERSATION) -> Found:
     """
-    End expired messages, and print their number.
+    End expired messages, print their number, and prune what is older than its retention.
 
     Expired messages never reach a handler: this frees their space and informs their senders now.
-    Without --session all sessions are covered. While the file is paused no message is ended.
+    With --session only the expired messages of one session are ended, and nothing is pruned. While
+    the file is paused no message is ended.
 
-    Example: onceward expire --session run-42
+    Example: onceward maintain
     """
-    return {"expired": box.file.expire(where.session)}
+    expired = box.file.expire(where.session)
+    if where.session is None:
+        box.file.run_maintenance()
+    return {"expired": expired}
 
 
 @command()
