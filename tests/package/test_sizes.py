@@ -21,7 +21,7 @@ BUDGET = {
     "api": 2_360,
     "transports": 3_170,
     "ops": 10_910,
-    "fleet": 6_350,
+    "fleet": 6_390,  # plain messages are joined: a sixth less work for the verdict
     "testing": 1_950,
     "integrations": 2_700,
     "": 660,

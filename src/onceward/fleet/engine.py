@@ -7,14 +7,14 @@ from typing import Final, cast
 
 import apsw
 
+from onceward.fleet import plain
 from onceward.fleet.coverage import CoverageIndex, OpenVerdict, Reading
+from onceward.fleet.facts import FACTS, KNOWN
 from onceward.fleet.verdict_sql import (
     ASKING_FILE,
-    FACTS,
     FINAL_VERDICT,
     FRAME,
     KEY,
-    KNOWN,
     MINTED,
     OPEN_VERDICTS,
     PROVISIONAL_VERDICT,
@@ -25,18 +25,18 @@ from onceward.fleet.verdicts import Rules
 
 MESSAGES: Final = f"CREATE TABLE messages ({', '.join(FRAME)}, file)"
 GROUPED: Final = (
-    f"SELECT {', '.join(KEY)}, max(lane) AS lane,"
-    f" {', '.join(f'{sql} AS {name}' for name, sql in FACTS.items())}"
-    f" FROM temp.evidence {{group}} HAVING {KNOWN}"
+    f"SELECT {', '.join(KEY)},"
+    f" {', '.join(f'{fact.grouped} AS {name}' for name, fact in FACTS.items())}"
+    f" FROM temp.evidence {{rows}} HAVING {KNOWN}"
 )
-WHOLE: Final = "GROUP BY sender, recipient, id"
+BY_KEY: Final = f"GROUP BY {', '.join(KEY)}"
 """By pair first: evidence comes file by file, and so do messages leave, for ``figures``."""
 STATE: Final = f"""
 INSERT INTO messages
 SELECT sender, recipient, id, verdict, {SENDER_SAYS}, {RECIPIENT_SAYS}, waits_for, created_at,
        sent_at, ended_at, received_at, marked_at, effect_at, waits_until_at, lane,
        out_seq, in_seq, mark_seq, {ASKING_FILE}
-  FROM (SELECT *, {PROVISIONAL_VERDICT} AS verdict FROM ({GROUPED}))
+  FROM (SELECT *, {PROVISIONAL_VERDICT} AS verdict FROM ({{facts}}))
 """
 CHOSEN: Final = f"SELECT DISTINCT sender, recipient FROM messages WHERE NOT {MINTED}"
 OWNERS: Final = """
@@ -71,7 +71,7 @@ UPDATE messages SET verdict = {FINAL_VERDICT}
 def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rules) -> None:
     """Fill the table ``messages`` of a workspace: every message of its evidence, with a verdict."""
     con.execute(MESSAGES)
-    con.execute(_state(rules, WHOLE))
+    _state(con, rules)
     known = CoverageIndex(readings)
     if known.twins:
         _split(con, known, rules)
@@ -84,8 +84,21 @@ def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rule
     con.execute(COMPLETE.format(cutoff=rules.cutoff, grace=rules.grace_ms))
 
 
-def _state(rules: Rules, group: str) -> str:
-    return STATE.format(cutoff=rules.cutoff, late=rules.late_ms, group=group)
+def _state(con: apsw.Connection, rules: Rules) -> None:
+    unusual = plain.unusual(con)
+    if unusual is not None:
+        _add(con, rules, plain.SENT, plain.RECEIVED)
+    if unusual != 0:
+        _add(con, rules, _grouped(BY_KEY if unusual is None else f"WHERE {plain.UNUSUAL} {BY_KEY}"))
+
+
+def _grouped(rows: str) -> str:
+    return GROUPED.format(rows=rows)
+
+
+def _add(con: apsw.Connection, rules: Rules, *every: str) -> None:
+    for facts in every:
+        con.execute(STATE.format(cutoff=rules.cutoff, late=rules.late_ms, facts=facts))
 
 
 def _split(con: apsw.Connection, known: CoverageIndex, rules: Rules) -> None:
@@ -95,4 +108,4 @@ def _split(con: apsw.Connection, known: CoverageIndex, rules: Rules) -> None:
         owners = known.owners(str(sender), str(recipient))
         con.executemany(OWNER, ((sender, recipient, *one) for one in owners.items()))
     con.execute(f"DELETE FROM messages {SHARED}")
-    con.execute(_state(rules, BY_OWNER))
+    _add(con, rules, _grouped(BY_OWNER))

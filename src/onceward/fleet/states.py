@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 OUT_STATES: Final = ("pending", "sending", "sent", "cancelled", "dropped", "failed", "acked")
@@ -23,7 +24,7 @@ def ladder(column: str, names: tuple[str, ...]) -> str:
     """Return the expression that ranks a state in *names* from one; zero for an unknown one."""
     return (
         f"CASE {column} "
-        + " ".join(f"WHEN '{name}' THEN {place}" for place, name in enumerate(names, 1))
+        + " ".join(f"WHEN '{name}' THEN {place}" for place, name in _ranked(names))
         + " ELSE 0 END"
     )
 
@@ -32,6 +33,11 @@ def spelt(column: str, names: tuple[str, ...], none: str) -> str:
     """Return the expression that turns a rank back into its state."""
     return (
         f"CASE {column} "
-        + " ".join(f"WHEN {place} THEN '{name}'" for place, name in enumerate(names, 1))
+        + " ".join(f"WHEN {place} THEN '{name}'" for place, name in _ranked(names))
         + f" ELSE '{none}' END"
     )
+
+
+def _ranked(names: tuple[str, ...]) -> Iterable[tuple[int, str]]:
+    """Return the names with their ranks, the last one first: most messages have ended."""
+    return reversed([*enumerate(names, 1)])

@@ -2,52 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from onceward.fleet.states import IN_STATES, OUT_STATES, OUTCOMES, spelt
 
 KEY: Final = ("sender", "recipient", "id")
-FACTS: Final[Mapping[str, str]] = {
-    "out_file": "max(CASE WHEN side IN (1, 2, 8) THEN file END)",
-    "out_state": "max(CASE WHEN side = 1 THEN state ELSE 0 END)",
-    "out_seq": "max(CASE WHEN side = 1 THEN seq END)",
-    "out_dead": "max(CASE WHEN side = 2 THEN state ELSE 0 END)",
-    "created_at": "min(CASE WHEN side IN (1, 2, 8) THEN at END)",
-    "sent_at": "max(sent)",
-    "ended_at": "max(ended)",
-    "expires_at": "min(expires)",
-    "in_file": "max(CASE WHEN side IN (3, 4, 5, 9) THEN file END)",
-    "in_state": "max(CASE WHEN side <> 3 THEN 0 WHEN state = 6 AND waits IS NULL THEN 7"
-    " ELSE state END)",
-    "in_seq": "min(CASE WHEN side = 3 THEN seq END)",
-    "waits_for": "max(waits)",
-    "waits_until_at": "max(until)",
-    "in_dead": "max(CASE WHEN side = 5 THEN 1 ELSE 0 END)",
-    "received_at": "min(CASE WHEN side IN (3, 5) THEN at END)",
-    "received_first_at": "min(CASE WHEN side IN (3, 5, 7) THEN at END)",
-    "received_last_at": "max(CASE WHEN side IN (3, 5, 7) THEN at END)",
-    "mark": "max(CASE WHEN side = 4 THEN state ELSE 0 END)",
-    "mark_seq": "min(CASE WHEN side = 4 THEN seq END)",
-    "marked_at": "min(CASE WHEN side = 4 THEN at END)",
-    "effect_at": "min(CASE WHEN side = 4 AND state = 5 THEN at END)",
-    "effect_first_at": "min(CASE WHEN side IN (4, 6) AND state = 5 THEN at END)",
-    "effect_last_at": "max(CASE WHEN side IN (4, 6) AND state = 5 THEN at END)",
-    "effect_first_seq": "min(CASE WHEN side IN (4, 6) AND state = 5 THEN seq END)",
-    "effect_last_seq": "max(CASE WHEN side IN (4, 6) AND state = 5 THEN seq END)",
-    "logged_in_at": "max(CASE WHEN side = 9 THEN at END)",
-}
-"""
-Aggregates over the evidence of one message, beside ``max(lane)``: each costs time for each row.
-
-A copy of a file, such as a backup in the same folder, repeats its evidence and adds nothing:
-acceptances differ by their time, effects by the time and sequence of their marks.
-Effects that a restored file has lost (side 6), and what a differing copy has accepted (side 7),
-are compared with what the file itself has. A row that the log has and that its file must have
-(sides 8 and 9) was deleted there, if the file has no record at all of that side.
-"""
-KNOWN: Final = "(out_file IS NOT NULL OR in_file IS NOT NULL)"
-"""A message that only a lost past or a differing copy knows is not judged."""
 OPEN_VERDICTS: Final = ("no_sender_row", "no_recipient_row")
 """Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
 MINTED: Final = (

@@ -9,15 +9,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, expr
 
 from onceward.fleet.coverage import READ, CoverageIndex, Reading
+from onceward.fleet.facts import FACTS, KNOWN
 from onceward.fleet.opening import FILE_STATES
 from onceward.fleet.states import spelt
 from onceward.fleet.verdict_sql import (
     ASKING_FILE,
-    FACTS,
     FINAL_VERDICT,
     FRAME,
     KEY,
-    KNOWN,
     MINTED,
     MOMENTS,
     OPEN_VERDICTS,
@@ -67,7 +66,7 @@ def gather(said: DataFrame, *more: str) -> DataFrame:
     rows = said.withColumn(
         "lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))")
     )
-    sums = {"lane": "max(lane)", "file_state": FILE_STATE, **FACTS}
+    sums = {"file_state": FILE_STATE} | {name: fact.grouped for name, fact in FACTS.items()}
     # Not grouped by file first: a file has two or three rows of a message, and grouping these
     # made rows wider than it made them fewer.
     return (
