@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 import trustme
+from starlette.responses import Response
+from starlette.routing import Route
 from tests.transports.over_http import (
     LOOPBACK,
     Served,
@@ -438,6 +440,21 @@ def test_slow_heads_are_cut_off(tmp_path: Path, sent: bytes) -> None:
             connection.close()
 
         assert [b""] * 8 == found
+        assert 200 == there.post(BODY, there.signed(BODY)).status_code
+
+
+def test_an_answer_that_is_not_read_is_given_up(tmp_path: Path) -> None:
+    """A client that reads nothing on keeps neither its connection nor the rest of the answer."""
+    with served(tmp_path, limits=HttpLimits(body_timeout=0.05)) as there:
+        large = Route("/large", lambda _: Response(bytes(20_000_000)))
+        there.server.endpoint.app.router.routes.append(large)
+        with raw(there.url) as connection:
+            connection.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert connection.recv(1)
+            until(lambda: (found := there.server.connections()) is not None and not found.strangers)
+            read = answer_of(connection)
+
+        assert len(read) < 20_000_000
         assert 200 == there.post(BODY, there.signed(BODY)).status_code
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -413,3 +414,28 @@ def test_a_listener_that_cannot_ask_says_why(
         each.levelname == "WARNING" and "401" in each.message and "peers ping" in each.message
         for each in caplog.records
     )
+
+
+def test_a_listener_survives_an_error_of_its_own_process(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error that no peer caused, such as a lack of threads, it asks again."""
+    real, failed = HttpTransport.collect, Event()
+
+    def collect(*args: Any) -> bytes:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        return real(*args)
+
+    monkeypatch.setattr(HttpTransport, "collect", collect)
+    with homes.bob() as (bob, url), homes.laptop(url) as laptop:
+        bob.peers.add("laptop", "poll:")
+        laptop.peers.add("bob", url)
+        bob.send("laptop", "hello")
+        message = laptop.receive(timeout=60)
+        assert message is not None
+        with message:
+            pass
+
+    assert (True, "hello") == (failed.is_set(), message.body)

@@ -59,7 +59,7 @@ class HttpLimits:
     bytes_in_flight: int = 64 << 20
     """Maximum bytes of all bodies that are being read or accepted."""
     body_timeout: Span = 30.0
-    """Maximum time for a body to arrive."""
+    """Maximum time for a body to arrive; at an ``HttpListener`` also for a client to read on."""
     threads: int = 8
     """Threads that verify and accept."""
     connections: int | None = None

@@ -37,21 +37,25 @@ REFUSAL: Final = (
 )
 
 
-def guarded(*, header_timeout: float, connections: Connections) -> type[asyncio.Protocol]:
+def guarded(
+    *, header_timeout: float, answer_timeout: float, connections: Connections
+) -> type[asyncio.Protocol]:
     """Return the protocol of a server that counts its connections in *connections*."""
-    return type(
-        "GuardedProtocol", (Guarded,), {"header_timeout": header_timeout, "counted": connections}
-    )
+    limits = {"header_timeout": header_timeout, "answer_timeout": answer_timeout}
+    return type("GuardedProtocol", (Guarded,), limits | {"counted": connections})
 
 
 class Guarded(H11Protocol):
-    """Close a connection whose head takes too long; refuse connections above the maximum."""
+    """Close a connection that takes too long; refuse connections above the maximum."""
 
     header_timeout = 10.0
+    answer_timeout = 30.0
     counted: Connections
     handshake: Handshake | None = None
     """Counts instead of this connection until the TLS handshake has ended; None without TLS."""
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    """Ends the connection of a client that does not read its answers."""
     _refused = False
     _later: bytearray
     """Received bytes that are not parsed yet."""
@@ -117,6 +121,17 @@ class Guarded(H11Protocol):
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._arm()
 
+    def pause_writing(self) -> None:
+        """Start waiting for the client to read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.answer_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Continue to write."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+
     def refuse(self) -> None:
         """Tell the client to try again, and close once it has read that."""
         self._refused = True
@@ -141,6 +156,7 @@ class Guarded(H11Protocol):
         self._disarm()
         self.counted.discard(self)
         super().connection_lost(exc)
+        self.resume_writing()
 
     def _arm(self) -> None:
         if self._timer is None:

@@ -111,6 +111,7 @@ class HttpListener:
             self.endpoint.app,
             http=guarded(
                 header_timeout=seconds("header_timeout", limits.header_timeout),
+                answer_timeout=seconds("body_timeout", limits.body_timeout),
                 connections=counted,
             ),
             ws="none",

@@ -19,7 +19,6 @@ from onceward.errors import (
     DeliveryError,
     InvalidArgument,
     InvalidParcel,
-    OncewardError,
     ParcelTooLarge,
     Refused,
     Unreachable,
@@ -289,13 +288,13 @@ class Asking:
                 self._note(level if error.after >= PAUSES[0] else "debug", error, name)
                 level = "debug"
                 self._stopping.wait(error.after)
-            except OncewardError as error:
+            except Exception as error:  # noqa: BLE001 - the thread survives every error
                 self._note(level, error, name)
                 answer, level = b"", "debug"
                 self._stopping.wait(pause)
                 pause = min(2 * pause, PAUSES[1])
 
-    def _note(self, level: Level, error: OncewardError, name: str) -> None:
+    def _note(self, level: Level, error: Exception, name: str) -> None:
         if not self._stopping.is_set():
             log.failure(level, "polling failed", error, agent=name, peer=self._peer)
 
