@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import field_validator
 from tests.waiting import until
 
 from onceward import Agent, BatchContext, Drop, Msg, Postbox, Reject, Retry, Tuning
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 STATES = "SELECT id, state FROM onceward_inbox ORDER BY seq"
 FATES = "SELECT reason, last_error, attempts FROM onceward_dead_letters ORDER BY seq"
 TABLE = "CREATE TABLE IF NOT EXISTS effects (n)"
+LEASES = "SELECT due_at FROM _onceward_lanes WHERE owner IS NOT NULL"
 EFFECTS = "SELECT n FROM effects ORDER BY rowid"
 
 
@@ -333,6 +337,85 @@ def test_a_coroutine_takes_batches_with_engines(tmp_path: Path) -> None:
         assert [(n,) for n in range(7)] == box.query(EFFECTS)
         assert len(calls) == len(box.query(FATES))
     assert max(calls) <= 5
+
+
+def test_the_lease_of_a_slow_coroutine_is_prolonged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of each lane of its batch, until it returns."""
+    agent, begun, end = Agent("bob"), Event(), Event()
+
+    @agent.on(Order, batch=2)
+    async def take(orders: list[Order]) -> None:
+        begun.set()
+        await asyncio.to_thread(end.wait)
+
+    def leased_until(box: Postbox) -> list[int]:
+        return [at for (at,) in box._db.read(LEASES)]
+
+    with Postbox(tmp_path / "bob.db", agent=agent, lease=0.5) as box:
+        send(box, 1)
+        send(box, 2, session="t")
+        assert begun.wait(30)
+        first = leased_until(box)
+        until(lambda: min(leased_until(box)) > max(first))
+        end.set()
+        until(lambda: 2 == box.file.stats()["processed"])
+
+    assert 2 == len(first)
+    assert "keeper waits" not in caplog.text
+
+
+def test_a_coroutine_is_cancelled_with_a_message_of_its_batch(tmp_path: Path) -> None:
+    """Its effects could not be kept; the other message is handled by another call."""
+    agent, begun, calls = Agent("bob"), Event(), list[list[int]]()
+
+    @agent.on(Order, batch=2)
+    async def take(orders: list[Order]) -> None:
+        calls.append([order.n for order in orders])
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(3600)
+
+    with Postbox(tmp_path / "bob.db", agent=agent) as box:
+        first, second = *send(box, 1), *send(box, 2, session="t")
+        assert begun.wait(30)
+        box.cancel(first)
+        until(lambda: 1 == box.file.stats()["processed"])
+        states = {tuple(row) for row in box.query(STATES)}
+
+    assert ({(first, "cancelled"), (second, "processed")}, [[1, 2], [2]]) == (states, calls)
+
+
+def test_a_body_whose_own_validator_fails_is_tried_again_alone(world: World) -> None:
+    """The handler gets the others; that message fails as if the handler had raised."""
+
+    class Checked(Msg, type="checked"):
+        n: int
+
+        @field_validator("n")
+        @classmethod
+        def known(cls, n: int) -> int:
+            if n < 0 and allowed:
+                raise LookupError(n)
+            return n
+
+    agent, calls, allowed = Agent("bob"), list[list[int]](), list[bool]()
+
+    @agent.on(Checked, batch=3, attempts=2)
+    def take(bodies: list[Checked]) -> None:
+        calls.append([body.n for body in bodies])
+
+    box = world.open(agent)
+    for n in (1, -2, 3):
+        box.session("s").send("bob", Checked(n=n))
+    allowed.append(True)
+    world.settle()
+    world.wait(3600)
+
+    assert [[1, 3]] == calls
+    [(reason, error, attempts)] = [tuple(row) for row in box.query(FATES)]
+    assert ("attempts_spent", "LookupError", 2) == (reason, error[:11], attempts)
 
 
 def test_two_processes_share_batches(world: World) -> None:

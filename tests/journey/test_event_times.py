@@ -42,7 +42,7 @@ def test_events_say_how_long_the_handler_ran(
 ) -> None:
     """Whether it returned, asked for a retry or rejected the message."""
     agent = Agent("b")
-    monkeypatch.setattr("onceward.core.handle.worker.monotonic", count(step=0.25).__next__)
+    monkeypatch.setattr("onceward.core.handle.attempt.monotonic", count(step=0.25).__next__)
 
     @agent.on("json")
     def handle(_: object) -> None:

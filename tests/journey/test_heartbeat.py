@@ -8,8 +8,8 @@ import pytest
 
 from onceward import Agent, Postbox, Retry
 from onceward.core.end.received import SettledMessage
+from onceward.core.handle import attempt as attempt_module
 from onceward.core.handle import claim
-from onceward.core.handle import worker as worker_module
 from onceward.core.handle.claim import ClaimRequest
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.worker import Worker
@@ -73,7 +73,7 @@ def test_beats_are_rare_once_a_call_takes_long(
     agent = Agent("a")
     asked: dict[float, float] = {}
     [now] = clock = [1000.0]
-    monkeypatch.setattr(worker_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(attempt_module, "monotonic", lambda: clock[0])
 
     @agent.on("job", timeout=60)
     def job(_: int) -> None:
@@ -96,7 +96,7 @@ def test_beats_are_not_rarer_than_the_lease_needs(
     agent = Agent("a")
     asked: list[float] = []
     [now] = clock = [1000.0]
-    monkeypatch.setattr(worker_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(attempt_module, "monotonic", lambda: clock[0])
 
     @agent.on("job")
     def job(_: int) -> None:
@@ -121,8 +121,10 @@ def test_a_lane_that_becomes_due_during_a_long_call_gets_a_worker(tmp_path: Path
         if number == 1:
             raise Retry(after=5.0)
         [worker] = [each for each in box._engines if isinstance(each, Worker)]
-        assert worker._run_now is not None
-        worker._run_now.started -= 1.0
+        assert worker._running is not None
+        running = worker._running
+        assert running is not None
+        running.started -= 1.0
         waits.append(worker._keep())
 
     with Postbox(tmp_path / "a.db", agent=agent, start=False) as box:
@@ -143,7 +145,7 @@ def test_a_call_after_a_long_one_waits_for_no_rare_beat(
     clock = [1000.0]
     asked: list[object] = []
     seen: list[int] = []
-    monkeypatch.setattr(worker_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(attempt_module, "monotonic", lambda: clock[0])
 
     def counted(loop: EngineLoop) -> None:
         asked.append(loop)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, AsyncContext, AsyncRun, Context, Depends, Postbox
+from onceward import Agent, AsyncContext, AsyncRun, BatchContext, Context, Depends, Postbox
 from onceward.api import postbox as postboxes
 from onceward.errors import OncewardError, RequestFailed, StoreClosed
 from onceward.file import database
@@ -67,6 +67,33 @@ def test_a_coroutine_is_cancelled_and_cleans_up(tmp_path: Path) -> None:
     assert ["handler", "dependency"] == ends
     assert [("pending", 0)] == stored(path, "SELECT state, attempts FROM onceward_inbox")
     assert [] == stored(path, "SELECT name FROM sqlite_schema WHERE name = 'mine'")
+
+
+def test_a_batch_of_a_stopped_process_stays_a_batch(tmp_path: Path) -> None:
+    """Its messages are not at fault: the reason says so, and the next process calls once."""
+    agent, path, begun, calls = Agent("a"), tmp_path / "a.db", Event(), list[list[int]]()
+
+    @agent.on("job", batch=2)
+    async def work(bodies: list[int]) -> None:
+        calls.append(bodies)
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(3600)
+
+    box = Postbox(path, agent=agent, stop_timeout=0.2)
+    with box.begin() as tx:
+        tx.send("a", 1, type="job")
+        tx.send("a", 2, type="job")
+    assert begun.wait(30)
+    box.close()
+    reasons = stored(path, "SELECT state, attempts, reason FROM onceward_inbox")
+    alone = stored(path, "SELECT isolate_upto_seq FROM _onceward_lanes")
+    with Postbox(path, agent=agent) as box:
+        until(lambda: 2 == box.file.stats()["processed"])
+
+    assert [("pending", 0, "its process was stopped while the handler ran")] * 2 == reasons
+    assert [(0,)] == alone
+    assert [[1, 2], [1, 2]] == calls
 
 
 def test_a_function_that_does_not_end_loses_its_transaction(
@@ -160,15 +187,44 @@ def test_an_async_opening_is_awaited(tmp_path: Path) -> None:
         Postbox(tmp_path / "a.db", agent=agent)
 
 
+def take_one(agent: Agent, **options: Any) -> Callable[[Any], Any]:
+    """Declare a handler of single messages of type "job", which gets its context."""
+
+    def declare(work: Any) -> None:
+        @agent.on("job", **options)
+        def take(body: int, ctx: Context) -> None:
+            work(ctx)
+
+    return declare
+
+
+def take_batch(agent: Agent, **options: Any) -> Callable[[Any], Any]:
+    """Declare a batch handler for them."""
+
+    def declare(work: Any) -> None:
+        @agent.on("job", batch=5, **options)
+        def take(bodies: list[int], ctx: BatchContext) -> None:
+            work(ctx)
+
+    return declare
+
+
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_a_function_beyond_its_timeout_is_not_processed(tmp_path: Path, attempts: int) -> None:
+@pytest.mark.parametrize("take", [take_one, take_batch])
+def test_a_function_beyond_its_timeout_is_not_processed(
+    tmp_path: Path, take: Callable[..., Callable[[Any], Any]], attempts: int
+) -> None:
     """Its effects are undone at each attempt; the last one makes a dead letter of its message."""
     agent, calls, end = Agent("a"), list[int](), Event()
 
-    @agent.on("job", timeout=0.05, attempts=attempts)
-    def work(body: int, ctx: Context) -> None:
-        calls.append(ctx.message.attempt)
-        ctx.send("b", "effect")
+    @take(agent, timeout=0.05, attempts=attempts)
+    def work(ctx: Any) -> None:
+        message = ctx.messages[-1] if hasattr(ctx, "messages") else ctx.message
+        calls.append(message.attempt)
+        if isinstance(ctx, BatchContext):
+            ctx.tx.send("b", "effect")
+        else:
+            ctx.send("b", "effect")
         end.wait(0.2)
 
     with Postbox(

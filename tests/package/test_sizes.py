@@ -14,8 +14,8 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "core": 9_850,
-    "features": 8_680,
+    "core": 9_875,
+    "features": 8_655,
     "file": 4_300,
     "message": 3_610,  # retry policies as text; Tuning
     "api": 2_360,

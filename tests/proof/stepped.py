@@ -111,7 +111,7 @@ class SteppedEngines:
         self._db.writer.queue.wait_for_turn_of_others = self._ride  # type: ignore[method-assign]
         for worker in self._workers:
             worker._loop.started = True
-            worker._run = partial(_run, worker)  # type: ignore[method-assign]
+            worker._handle = partial(_handle, worker)  # type: ignore[method-assign]
             if isinstance(worker, BatchWorker):
                 worker._call_once = partial(_call_once, worker)  # type: ignore[method-assign]
 
@@ -255,12 +255,12 @@ class SteppedEngines:
                 self._carriers.pop().kill()
 
 
-def _run(worker: Worker, *message: Any) -> Settlement:
-    """Run a handler; every one that is well was quick, also on a slow machine."""
+def _handle(worker: Worker, *message: Any) -> tuple[Settlement, float | None]:
+    """Handle a message; every call that is well was quick, also on a slow machine."""
     quick = worker._quick
-    settlement = Worker._run(worker, *message)
-    worker._quick = quick and settlement == HANDLED
-    return settlement
+    settlement, took = Worker._handle(worker, *message)
+    worker._quick = quick and (took is None or settlement == HANDLED)
+    return settlement, took
 
 
 def _call_once(worker: BatchWorker, ready: list[Any]) -> dict[int, Settlement]:

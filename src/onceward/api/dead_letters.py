@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from onceward.api.features import STORING, forget_steps
-from onceward.core.handle.invoke import find_handler
+from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.signatures import Handler
 from onceward.core.rows import dead_letters
 from onceward.core.rows.dead_letters import DeadLetter

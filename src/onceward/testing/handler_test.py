@@ -20,10 +20,11 @@ from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import RUNNING, RunningStep, declared
 from onceward.file.transaction import StoreTransaction
+from onceward.message import times
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
-from onceward.message.times import Span, millis, seconds
+from onceward.message.times import Span, millis
 from onceward.testing.builders import build_frame, spell
 
 NO_WAIT: Final = "a trial has no other messages: send them and deliver"
@@ -129,20 +130,16 @@ class TrialContext(Context):
 
     def __init__(self, leased: LeasedMessage, frame: Frame, body: object, session: Session) -> None:
         nothing = cast("Any", None)  # group and outbox serve the property that is replaced below
-        super().__init__(
-            leased,
-            frame,
-            body,
-            group=nothing,
-            outbox=nothing,
-            extend=lambda _, span: self.extended.append(seconds("seconds", span)),
-            steps=nothing,
-        )
+        super().__init__(leased, frame, body, group=nothing, outbox=nothing, steps=nothing)
         self._conversation, self._scope = session, ExitStack()
         self.extended: list[float] = []
         """The spans that the handler asked for with ``extend``."""
         self.streamed: dict[str, list[object]] = {}
         """The chunks that the handler has put out, by the name of their stream."""
+
+    def extend(self, seconds: Span) -> None:
+        """Note the span in ``extended``."""
+        self.extended.append(times.seconds("seconds", seconds))
 
     @property
     def tx(self) -> Transaction:

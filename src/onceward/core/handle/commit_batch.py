@@ -45,7 +45,7 @@ from typing import Final, TypeVar
 from onceward.core.end import received
 from onceward.core.end.received import SettledMessage
 from onceward.core.rows import lanes
-from onceward.core.rows.lanes import LeasedMessage
+from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.errors import InvalidArgument, LeaseLost, OncewardError
 from onceward.file import forks
 from onceward.file.connection import ConstraintError, SQLError, raise_meant
@@ -53,6 +53,7 @@ from onceward.file.database import Database
 from onceward.file.transaction import SavepointMark, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.events import Event
+from onceward.message.times import Span, millis
 from onceward.message.vocabulary import Settlement
 
 T = TypeVar("T")
@@ -82,6 +83,10 @@ class HandlerCommitBatch:
         told: Callable[[list[Event]], None],
     ) -> None:
         self._db, self._share_for, self._rest_for, self._told = db, share_for, rest_for, told
+        self.bind: Final = partial(db.writer.thread_transactions.bind, self)
+        """Make the writes of this thread join."""
+        self.unbind: Final = db.writer.thread_transactions.unbind
+        """Undo ``bind``."""
         self._lock = forks.new_rlock()
         self._tx: StoreTransaction | None = None
         self._inside = False
@@ -177,6 +182,11 @@ class HandlerCommitBatch:
             if self._inside:
                 return work(self.join())
             return self._db.write_outside(work)
+
+    def extend(self, held: Lease, seconds: Span) -> None:
+        """Keep a lease for *seconds* from now."""
+        span = millis("seconds", seconds)
+        self.write_outside(lambda tx: lanes.extend(tx, held, until=tx.now + span))
 
     def free(self) -> None:
         """

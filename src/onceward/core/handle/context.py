@@ -55,6 +55,9 @@ class Context(WithSteps, WithReplies):
     ``tx`` opens a transaction on first use, so earlier work holds no lock.
     """
 
+    _closes = False
+    """Whether there is something to close."""
+
     def __init__(
         self,
         leased: LeasedMessage,
@@ -63,16 +66,13 @@ class Context(WithSteps, WithReplies):
         *,
         group: HandlerCommitBatch,
         outbox: Outbox,
-        extend: Callable[[LeasedMessage, Span], None],
         steps: MakeSteps,
     ) -> None:
         self.session: str = leased.session
         """Conversation of the message; messages that the context sends stay in it."""
         self._leased, self._frame, self._body = leased, frame, body
-        self._group, self._outbox, self._extend = group, outbox, extend
-        self._make_steps = steps
+        self._group, self._outbox, self._make_steps = group, outbox, steps
         self._transaction: Transaction | None = None
-        self._cancel: Callable[[], object] | None = None  # set for coroutines only
         self._end_work: list[Callable[[StoreTransaction], None]] = []
         self._told: str | None = None
         """Id of the last progress message."""
@@ -86,6 +86,7 @@ class Context(WithSteps, WithReplies):
     def tx(self) -> Transaction:
         """Return the transaction of the processed mark, opened on first use."""
         if self._transaction is None:
+            self._closes = True
             self._transaction = Transaction(
                 self._group.join(), self._outbox, self.session, hops=self._frame.hops + 1
             )
@@ -155,6 +156,7 @@ class Context(WithSteps, WithReplies):
 
     @cached_property
     def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
+        self._closes = True
         home = StepHome(leased=self._leased, lease=self._leased.lane, commits=_Alone(self))
         return self._make_steps(home)
 
@@ -211,7 +213,7 @@ class Context(WithSteps, WithReplies):
 
         The heartbeat does this automatically, up to the maximum runtime.
         """
-        self._extend(self._leased, seconds)
+        self._group.extend(self._leased.lane, seconds)
 
     def _window(self, on_worker: OnWorker) -> AsyncContext:
         self._face = face = AsyncContext(self, on_worker)

@@ -1,4 +1,4 @@
-"""Call one handler, sync or async, and return the settlement of its message."""
+"""Run the coroutine of a handler on its loop; say what an exception means for its message."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from onceward.core.handle import loop_watch
-from onceward.core.handle.context import Context
 from onceward.core.handle.loop_watch import CALL, LOOK, LoopCall
-from onceward.core.handle.signatures import Around, Handler, Handlers, await_with, call_with
+from onceward.core.handle.signatures import Around
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import OnWorker, carried
 from onceward.core.send.requests import Suspended, cause_of_group
@@ -23,14 +22,12 @@ from onceward.errors import (
     ForkedProcess,
     HandlerSignal,
     InvalidArgument,
-    InvalidMessage,
     LeaseLost,
     Paused,
     Reject,
     Retry,
 )
 from onceward.file import forks
-from onceward.message.body import decode
 from onceward.message.clock import Millis
 from onceward.message.error_text import (
     error_text,
@@ -42,12 +39,10 @@ from onceward.message.error_text import (
     safe_repr,
     trace_of,
 )
-from onceward.message.frame import Frame
 from onceward.message.log import log
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import millis
-from onceward.message.topics import matches
-from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
+from onceward.message.vocabulary import Dead, Done, RetryAt, Settlement
 
 if TYPE_CHECKING:
     import asyncio
@@ -65,83 +60,6 @@ CLOSED_FOR: Final = 10_000
 
 class LoopClosed(RuntimeError):
     """The loop of a coroutine was closed before the coroutine was called."""
-
-
-class Prepared(NamedTuple):
-    """A message with its handler and its decoded body."""
-
-    handler: Handler
-    frame: Frame
-    body: Any
-    error: Exception | None = None
-    """Exception of the body's own validators; it counts as a failure of the handler."""
-
-
-def find_handler(handlers: Sequence[Handler], kind: str, topic: str | None) -> Handler | None:
-    """
-    Return the handler of a message by its type or topic.
-
-    An exact type or topic precedes patterns, an earlier handler later ones.
-    """
-    for each in handlers:
-        if each.pattern in (kind, topic):
-            return each
-    for each in handlers:
-        if matches(each.pattern, kind) or (topic is not None and matches(each.pattern, topic)):
-            return each
-    return None
-
-
-def resolve_handler(
-    agent: Handlers, leased: LeasedMessage, now: Millis, policy: RetryPolicy
-) -> Prepared | Settlement:
-    """Return the handler and its argument, or the settlement of a message without one."""
-    if (unfit := leased.undeliverable(now)) is not None:
-        return unfit
-    try:
-        frame = Frame.accepted(leased.frame)
-        handler = find_handler(agent.handlers, frame.type, frame.topic)
-        if handler is None:
-            error = f"agent {agent.name} has no handler for {frame.type}"
-            return Dead("unhandled", error, tried=False)
-        if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
-            return Dead("attempts_spent", ATTEMPT_NEVER_ENDED, tried=False)
-    except InvalidMessage as error:
-        return Dead("rejected", str(error), tried=False)
-    try:
-        return Prepared(handler, frame, decode(frame.data, frame.data_base64, handler.body))
-    except InvalidMessage as error:
-        return Dead("rejected", str(error), tried=False)
-    except Exception as error:  # noqa: BLE001 - a user's validator failed
-        return Prepared(handler, frame, None, error)
-
-
-def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
-    if handler.rules.attempts is not None:
-        return attempt >= handler.rules.attempts
-    return (handler.rules.retry or policy).exhausted(attempt)
-
-
-def settlement_of(
-    error: BaseException,
-    prepared: Prepared,
-    leased: LeasedMessage,
-    *,
-    now: Millis,
-    policy: RetryPolicy,
-    rng: random.Random,
-    took: float | None = None,
-) -> Settlement:
-    """Return the settlement of a message whose handler raised after *took* seconds."""
-    rules = prepared.handler.rules
-    if rules.forbids_retry_after(error) and not isinstance(error, LoopClosed):
-        return Dead("rejected", error_text(error), raised=raised(error, took))
-    policy = rules.retry or policy
-    spent = _exhausted(policy, prepared.handler, leased.attempt)
-    found = settlement_for_error(
-        error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng
-    )
-    return with_trace(found, error, took)
 
 
 def with_trace(settlement: Settlement, error: BaseException, took: float | None) -> Settlement:
@@ -231,47 +149,6 @@ def log_failure(
     trace = of_handler(trace_of(error))
     shown = {"exc_info": exc_info(error, trace)} if leased.attempt == 1 else {}
     of_message.warning("handler failed", error=error_text(error), **shown)
-
-
-def call(
-    prepared: Prepared, context: Context, loop: Loop, named: Callable[[Prepared], LoopCall]
-) -> Any:
-    """
-    Run a function on this thread, or a coroutine on the loop.
-
-    While a coroutine runs, this thread makes its database calls. *named* describes it for the
-    watch of its loop.
-    """
-    handler = prepared.handler
-    if prepared.error is not None:
-        raise prepared.error
-    for group in handler.around:
-        if group:
-            bare = prepared._replace(handler=replace(handler, around=()))
-            return surround(handler.around, context, partial(call, bare, context, loop, named))
-    if handler.is_async:
-        return _await(prepared, context, loop(), named(prepared))
-    if handler.dependencies is not None:
-        return call_with(handler.dependencies, handler.call, prepared.body, context)
-    return (
-        handler.call(prepared.body, context)
-        if handler.takes_context
-        else handler.call(prepared.body)
-    )
-
-
-def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop, watched: LoopCall) -> Any:
-    def start(on_worker: OnWorker) -> Awaitable[Any]:
-        window, needed = context._window(on_worker), prepared.handler.dependencies
-        if needed is not None:
-            return await_with(needed, prepared.handler.call, prepared.body, window)
-        args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)
-        return cast("Awaitable[Any]", prepared.handler.call(*args))
-
-    def stoppable(stop: Callable[[], object]) -> None:
-        context._cancel = cache(stop)  # the heartbeat calls it repeatedly
-
-    return run_coroutine(start, loop, stoppable, watched)
 
 
 def run_coroutine(

@@ -6,50 +6,41 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
 from onceward.core.handle import claim
+from onceward.core.handle.attempt import (
+    STOPPED,
+    HandlerAttempt,
+    MessageAttempt,
+    Prepared,
+    resolve_handler,
+    tell,
+)
 from onceward.core.handle.claim import SAME, SAME_ROW, ClaimGate, ClaimRequest, RowKey
 from onceward.core.handle.commit_batch import CLAIM_LOST, CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
-from onceward.core.handle.invoke import (
-    Loop,
-    Prepared,
-    call,
-    cause_of,
-    log_failure,
-    resolve_handler,
-    settlement_of,
-)
-from onceward.core.handle.loop_watch import LATE, LoopCall
+from onceward.core.handle.invoke import Loop
 from onceward.core.handle.signatures import Handlers
-from onceward.core.handle.steps import CONTEXT, HandlerDeps
+from onceward.core.handle.steps import HandlerDeps
 from onceward.core.rows import lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.engine_loop import EngineLoop, Team, lane_reaper
 from onceward.core.run.event_emitter import kind_of, settlement_event
 from onceward.core.run.threads import DOZE, QUICK_TICK, TICK
-from onceward.core.send import requests
-from onceward.core.send.requests import Suspended
-from onceward.errors import InvalidArgument, OncewardError, RequestFailed
+from onceward.errors import InvalidArgument, OncewardError
 from onceward.file import file_checks, forks
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.in_flight import NOTE, NOTES, CallNotes
 from onceward.file.transaction import StoreTransaction
-from onceward.hooks import Attempt
-from onceward.message.body import encode
 from onceward.message.clock import Millis, monotonic
-from onceward.message.error_text import error_text, raised
 from onceward.message.events import Event
 from onceward.message.log import log
 from onceward.message.retry import RetryPolicy
-from onceward.message.times import Span, millis
-from onceward.message.vocabulary import HANDLED, Dead, Done, RetryAt, Settlement, Waits
+from onceward.message.vocabulary import HANDLED, Done, RetryAt, Settlement, Waits
 
 QUICK: Final = 0.05
 """
@@ -66,21 +57,6 @@ MANY: Final = 16
 ASYNC_WORKERS: Final = 8
 """Default maximum of an agent's concurrent coroutines."""
 NO_LEASE: Final = Lease(0, 0, "", isolate=False)
-STOPPED: Final = "its process was stopped while the handler ran"
-CANCELLED: Final = "cancelled while the handler ran"
-
-
-@dataclass(slots=True)
-class RunningCall:
-    """The running handler, as the heartbeat sees it."""
-
-    started: float
-    limit: float
-    context: Context
-    late: bool = False
-    """Whether it was cancelled because it exceeded its limit."""
-    stopped: str = ""
-    """Why it was cancelled: its postbox stops, or its message is cancelled."""
 
 
 class CallGuard(Protocol):
@@ -131,13 +107,8 @@ class Worker:
     """When the first backed-off or leased lane was due as the round began."""
     _left_leases = False
     """Whether an error may have left leases that this worker no longer works on."""
-    _run_now: RunningCall | None = None
-    _took: float | None = None
-    """Seconds that the last handler ran; None if the last message had none."""
-    _raised: BaseException | None = None
-    """The exception of the last handler, for observers."""
-    _note: Any = None
-    """The guard's note of the current message, or None."""
+    _attempt: HandlerAttempt | None = None
+    """The last attempt of the round, which may still run."""
 
     def __init__(
         self,
@@ -151,16 +122,17 @@ class Worker:
         team: Team | None = None,
     ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
-        self._outbox, self._rng, self._policy = deps.outbox, deps.rng, deps.policy
-        self._steps = partial(deps.steps, deps)
-        self._agent, self._handler_loop = agent, loop
-        self._forks = forks.count
+        self._deps, self._policy, self._agent = deps, deps.policy, agent
         self.owner = file_checks.owner_name()
         self._batch = HandlerCommitBatch(
             deps.db,
             share_for=deps.settings.tuning.share_commit_for,
             rest_for=self._delay_for,
             told=deps.hooks.emit,
+        )
+        self._calls = deps, self._batch, loop
+        self._context = partial(
+            Context, group=self._batch, outbox=deps.outbox, steps=partial(deps.steps, deps)
         )
         self._types = _only_types(agent)
         self._tries_once = _tries_once(agent, deps.policy)
@@ -214,13 +186,8 @@ class Worker:
 
         Its message is released. A function cannot be cancelled.
         """
-        run = self._run_now
-        if run is None or run.context._cancel is None:
-            return False
-        run.stopped = STOPPED
-        with suppress(RuntimeError):  # its loop is closed
-            run.context._cancel()
-        return True
+        attempt = self._running
+        return attempt is not None and attempt.stop(STOPPED)
 
     def join(self, timeout: float) -> None:
         """Wait after ``stop`` up to *timeout* seconds for the handler that still runs."""
@@ -424,7 +391,7 @@ class Worker:
             self._batch.abandon()
             raise
         finally:
-            self._active = False
+            self._active, self._attempt = False, None
             if self._exhausted:
                 self._loop.end_soon()
             self._batch.commit()
@@ -445,7 +412,7 @@ class Worker:
 
     def _delay_for(self, attempt: int) -> Millis:
         """Return the delay of a message whose own commit failed."""
-        return self._policy.delay(attempt, self._rng)
+        return self._policy.delay(attempt, self._deps.rng)
 
     def _give_back_rest(self) -> None:
         """Release the remaining lanes at the end of a round; later, if the file fails."""
@@ -488,12 +455,12 @@ class Worker:
             ready = (known and known.get(SAME(leased))) or resolve_handler(
                 self._agent, leased, now, self._policy
             )
-            settlement = self._handle(leased, ready)
+            settlement, took = self._handle(leased, ready)
             if self._batch.lost:
                 break
             last = self._loop.stopping.is_set()  # checked once: unfinished messages are continued
             rest = len(messages) if last else index + 1
-            events = self._events(leased, settlement, ready) if self._hooks._hooks else []
+            events = self._events(leased, settlement, took, ready) if self._hooks._hooks else []
             spent = leased.attempt > 1 or self._tries_once
             due = self._batch.end(leased, settlement, rest=(messages, rest), events=events)
             if due or (spent and self._was_last(leased, ready)):
@@ -545,101 +512,51 @@ class Worker:
         disabled = SWITCH in VARIABLES and disabled_by_environment()
         return disabled or lanes.agenda(self._db.read).paused_at is not None
 
-    def _handle(self, leased: LeasedMessage, ready: Prepared | Settlement) -> Settlement:
-        if self._took is not None and self._took > TICK:  # beats may be rare since that call
-            self._loop.beat_soon()
-        self._took = None
+    def _handle(
+        self, leased: LeasedMessage, ready: Prepared | Settlement
+    ) -> tuple[Settlement, float | None]:
+        """Return the settlement of a message, and the seconds of its call if there was one."""
         if leased.expires_at is not None and leased.expires_at <= self._db.now():
-            return self._told(leased, Done("expired"))
-        if self._hooks.observers and isinstance(ready, Prepared):
-            return self._handle_observed(leased, ready)
-        settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
-        return settlement if settlement is HANDLED else self._told(leased, settlement)
-
-    def _handle_observed(self, leased: LeasedMessage, ready: Prepared) -> Settlement:
-        """Handle a message in an attempt for observers."""
-        from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
-
-        attempt = Attempt(
-            agent=self._db.agent,
-            session=leased.session,
-            frames=(ready.frame,),
-            number=leased.attempt,
-        )
-        with ObservedAttempt(self._hooks.observers, attempt) as observed:
-            self._raised = None
-            settlement = self._run(ready, leased)
-            if settlement is not HANDLED:
-                settlement = self._told(leased, settlement)
-            observed.settle((settlement,), self._raised)
-            self._raised = None
-        return settlement
-
-    def _told(self, leased: LeasedMessage, settlement: Settlement) -> Settlement:
-        """
-        Send the caller of a dispatched task its result, in the same commit.
-
-        Return the settlement, or a retry if the outbox has no capacity for the result.
-        """
-        if isinstance(settlement, RetryAt) or requests.task_of(leased) is None:
-            return settlement
-        try:
-            requests.tell(self._batch.join(), self._outbox, leased, requests.outcome_of(settlement))
-        except OncewardError as error:
-            self._batch.undo()
-            due_at = self._db.now() + round(1000 * engine.MAX_IDLE_SECONDS)
-            return RetryAt(due_at, str(error), counted=False)
-        return settlement
-
-    def _run(self, ready: Prepared, leased: LeasedMessage) -> Settlement:
+            return self._told(leased, Done("expired")), None
+        if not isinstance(ready, Prepared):
+            return self._told(leased, ready), None
         if self._gate is not None:
             self._gate.call(leased.seq)
-        if self._guard is not None and (ended := self._refused(self._guard, ready, leased)):
-            return ended
-        context = Context(
-            leased,
-            ready.frame,
-            ready.body,
-            group=self._batch,
-            outbox=self._outbox,
-            extend=self._extend,
-            steps=self._steps,
+        noted = None
+        if self._guard is not None and (note := self._guard.note(ready, leased)) is not None:
+            if (refused := self._refused(self._guard, note)) is not None:
+                return self._told(leased, refused), None
+            noted = partial(self._guard.keep, note=note)
+        attempt = self._attempt = MessageAttempt(
+            *self._calls,
+            self._loop.started,
+            self._context(leased, ready.frame, ready.body),
+            (leased,),
+            ready.handler.rules.timeout or self._settings.handler_timeout,
+            ready,
+            noted,
         )
-        limit = ready.handler.rules.timeout or self._settings.handler_timeout
-        self._run_now = RunningCall(monotonic(), limit, context)
-        try:
-            self._call(ready, leased, context)
-        except Suspended as waiting:
-            return self._suspend(ready, leased, context, waiting)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - every error settles the message
-            self._batch.undo()
-            self._quick = False
-            if self._run_now.stopped:
-                return RetryAt(self._db.now(), self._run_now.stopped, counted=False)
-            if self._hooks.observers:
-                self._raised = error
-            log_failure(error, self._db.agent, leased, ready.frame.type)
-            return self._failed(error, ready, leased)
-        finally:
-            # A failure has measured the call.
-            self._took = self._took or monotonic() - self._run_now.started
-            self._quick = self._quick and self._took < CLAIM_WAITS
-            self._run_now = None
-            if context._transaction is not None or "_steps" in context.__dict__:
-                context._close()
-        if self._took > limit:
-            return self._late(ready, leased, limit)
-        if self._logs_each:
+        [settlement] = attempt.observed() if self._hooks.observers else attempt.run()
+        took = attempt.took or 0.0
+        self._quick = self._quick and not attempt.failed and took < CLAIM_WAITS
+        if took > TICK:  # beats may be rare since that call
+            self._loop.beat_soon()
+        if settlement is HANDLED and self._logs_each:
             self._log_return(leased, ready.frame.type)
-        return HANDLED
+        return settlement, took
 
-    def _late(self, ready: Prepared, leased: LeasedMessage, limit: float) -> Settlement:
-        """Undo a call that returned after its timeout, which counts as a failure."""
-        self._batch.undo()
-        error = TimeoutError(LATE.format(limit))
-        self._raised = error
-        log_failure(error, self._db.agent, leased, ready.frame.type)
-        return self._failed(error, ready, leased)
+    def _told(self, leased: LeasedMessage, settlement: Settlement) -> Settlement:
+        """Tell the caller of a dispatched task how it ended without a call."""
+        [told] = tell(self._deps, self._batch, (leased,), (settlement,))
+        return told
+
+    def _refused(self, guard: CallGuard, note: Any) -> Settlement | None:
+        """Ask the guard whether to call a handler; return its message's settlement otherwise."""
+        alone = not (self._registered and self._quick)
+        ended = self._batch.note(partial(guard.claim, note=note), alone=alone)
+        if ended is None and self._batch.lost:
+            return RetryAt(self._db.now(), CLAIM_LOST, counted=False)
+        return ended
 
     def _log_return(self, leased: LeasedMessage, kind: str) -> None:
         """Log that a handler returned; its commit follows."""
@@ -652,135 +569,26 @@ class Worker:
         }
         log.write("debug", "handler returned", fields)
 
-    def _suspend(
-        self, ready: Prepared, leased: LeasedMessage, context: Context, waiting: Suspended
-    ) -> Settlement:
-        """Store that a handler waits, with its requests; it is called again from its start."""
-        self._batch.undo()
-        try:
-            tx = self._batch.join()
-            if "_requests" in context.__dict__:
-                context._requests.keep(tx)
-            due_at = waiting.until(tx)
-        except OncewardError as error:
-            self._batch.undo()
-            return self._failed(error, ready, leased)
-        return Waits(due_at, str(waiting), counted=False)
-
-    def _failed(self, error: BaseException, ready: Prepared, leased: LeasedMessage) -> Settlement:
-        took = self._measured()
-        if isinstance(error, RequestFailed) and self._asked(error.message_id):
-            # Every call would find the same failure.
-            return Dead("rejected", error_text(error), raised=raised(error, took))
-        now, policy, rng = self._db.now(), self._policy, self._rng
-        return settlement_of(error, ready, leased, now=now, policy=policy, rng=rng, took=took)
-
-    def _measured(self) -> float:
-        """Return the seconds of the call that has just ended, measured once."""
-        if self._took is None:
-            assert self._run_now is not None  # noqa: S101 - it is cleared after this
-            self._took = monotonic() - self._run_now.started
-        return self._took
-
-    def _asked(self, message_id: str | None) -> bool:
-        """Return whether the running handler made a request, which its next call finds."""
-        context = self._run_now.context.__dict__ if self._run_now is not None else {}
-        return "_requests" in context and context["_requests"].has(message_id)
-
-    def _refused(
-        self, guard: CallGuard, ready: Prepared, leased: LeasedMessage
-    ) -> Settlement | None:
-        """Ask the guard whether to call a handler; return its message's settlement otherwise."""
-        note = guard.note(ready, leased)
-        if note is None:
-            return None
-        alone = not (self._registered and self._quick)
-        ended = self._batch.note(partial(guard.claim, note=note), alone=alone)
-        if ended is None and self._batch.lost:
-            return RetryAt(self._db.now(), CLAIM_LOST, counted=False)
-        self._note = note if ended is None else None
-        return ended
-
-    def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
-        # The handler's writes to its file are committed with its settlement.
-        self._db.writer.thread_transactions.bind(self._batch)
-        handled = CONTEXT.set(context)
-        try:
-            answer = call(ready, context, self._handler_loop, self._watched)
-            if forks.count != self._forks:
-                forks.leave()
-            if "_steps" in context.__dict__ or "_requests" in context.__dict__:
-                context._end_call()
-            if requests.NAMES_CALLER in leased.frame and requests.task_of(leased) is not None:
-                context._report(answer)
-            elif answer is not None or ready.handler.rules.keep_result:
-                self._answer(answer, ready, leased, context)
-            if self._guard is not None and self._note is not None:
-                self._guard.keep(self._batch.join(), self._note)
-            if self._db.foreign_keys:
-                self._batch.check_foreign_keys()  # COMMIT would undo the neighbours too
-        except BaseException as error:  # noqa: BLE001 - it is raised again
-            self._raise_cause(error)
-        finally:
-            CONTEXT.reset(handled)
-            self._note = None
-            self._db.writer.thread_transactions.unbind()
-
-    def _answer(
-        self, answer: object, ready: Prepared, leased: LeasedMessage, context: Context
-    ) -> None:
-        """Send what a handler returned to a message that asks for it; otherwise keep or drop it."""
-        keep_for = round(1000 * self._settings.result_retention)
-        if ready.frame.replyto is not None:
-            if answer is not None:
-                context.reply(answer)
-        elif ready.handler.rules.keep_result and keep_for:
-            payload = encode(answer)
-            size = self._outbox.composer.check_size(answer, payload)
-            requests.keep_result(self._batch.join(), leased, payload, size, keep_for=keep_for)
-
-    def _watched(self, ready: Prepared) -> LoopCall:
-        """Describe the running coroutine for the watch of its loop."""
-        run = self._run_now
-        assert run is not None  # noqa: S101 - a coroutine is called during a call
-        return LoopCall(
-            self._db.agent,
-            ready.handler.call,
-            ready.frame.id,
-            blocked_after=self._settings.blocked_after,
-            limit=run.limit,
-            until=run.started + run.limit,
-        )
-
-    def _raise_cause(self, error: BaseException) -> NoReturn:
-        """Raise the error by which the messages of a call are settled that *error* ended."""
-        forks.leave_if_forked(self._forks, error)
-        run = self._run_now
-        if run is not None and run.late and isinstance(error, CancelledError):
-            raise TimeoutError(LATE.format(run.limit)) from error
-        cause = cause_of(error, own_thread=self._loop.started)
-        if cause is error:
-            raise error
-        raise cause from error
-
-    def _extend(self, leased: LeasedMessage, seconds: Span) -> None:
-        self._batch.write_outside(
-            lambda tx: lanes.extend(tx, leased.lane, until=tx.now + millis("seconds", seconds))
-        )
-
     def _events(
         self,
         leased: LeasedMessage,
         settlement: Settlement,
+        took: float | None,
         ready: Prepared | Settlement | None = None,
     ) -> list[Event]:
         if isinstance(settlement, Waits) or not self._hooks.wanted(kind_of(settlement)):
             return []
         frame = ready.frame if isinstance(ready, Prepared) else None
-        agent, at, took = self._db.agent, self._db.now(), self._took
+        agent, at = self._db.agent, self._db.now()
         return [settlement_event(leased, settlement, agent=agent, at=at, took=took, frame=frame)]
 
     # -- heartbeat --------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> HandlerAttempt | None:
+        """The attempt whose call runs now."""
+        attempt = self._attempt
+        return attempt if attempt is not None and attempt.took is None else None
 
     def _beat(self) -> float:
         """
@@ -791,12 +599,12 @@ class Worker:
         """
         if self._active:
             self._keeper.notify()
-        run = self._run_now
-        if run is None or (took := monotonic() - run.started) < TICK:
+        attempt = self._running
+        if attempt is None or (took := attempt.running_for) < TICK:
             return QUICK_TICK if self._quick else TICK
         if took < DOZE:
             return TICK
-        left = run.limit - took
+        left = attempt.limit - took
         return max(TICK, min(DOZE, self._settings.lease / 6, left if left > 0 else DOZE))
 
     def _keep(self) -> float | None:
@@ -817,9 +625,13 @@ class Worker:
 
         Return the seconds until another lane is due, for which a worker may be missing.
         """
-        self._stop_late()
-        self._stop_cancelled()
-        if self._unbegun and self._is_slow():
+        attempt = self._running
+        slow = attempt is not None and attempt.running_for > QUICK
+        if attempt is not None:
+            attempt.stop_late()
+            if slow:
+                attempt.stop_cancelled()
+        if self._unbegun and slow:
             self._give_back(self._batch.heartbeat)
         self._batch.heartbeat(self._prolong if due else None)
         return self._add_worker()
@@ -830,44 +642,18 @@ class Worker:
 
         Return the seconds until more may wait, if it is known.
         """
-        run = self._run_now
-        if run is None or not self._may_grow or monotonic() - run.started < CLAIM_WAITS:
+        attempt = self._running
+        if attempt is None or not self._may_grow or attempt.running_for < CLAIM_WAITS:
             return None
         _, ready, due_at = lanes.agenda(self._db.read)
         if ready:
             self._may_grow = self._grow()
         return None if due_at is None else max(TICK, (due_at - self._db.now()) / 1000)
 
-    def _is_slow(self) -> bool:
-        """Return whether the running handler is no longer quick."""
-        run = self._run_now
-        return run is not None and monotonic() - run.started > QUICK
-
-    def _stop_late(self) -> None:
-        """Cancel a coroutine that exceeds its timeout; a function only loses its lease."""
-        run = self._run_now
-        if (
-            run is not None
-            and not run.late
-            and run.context._cancel is not None
-            and monotonic() - run.started > run.limit
-        ):
-            run.late = True
-            run.context._cancel()
-
-    def _stop_cancelled(self) -> None:
-        """Cancel a coroutine whose message was cancelled; a function checks ``ctx.cancelled``."""
-        run = self._run_now
-        if run is None or run.stopped or run.context._cancel is None or not self._is_slow():
-            return
-        if run.context.cancelled:
-            run.stopped = CANCELLED
-            run.context._cancel()
-
     def _prolong(self, tx: StoreTransaction) -> None:
         """Extend the leases of this round, unless its handler has exceeded its timeout."""
-        run = self._run_now
-        if run is not None and monotonic() - run.started > run.limit:
+        attempt = self._running
+        if attempt is not None and attempt.overdue:
             for lane in list(self._held.values()):
                 lanes.give_up(tx, lane)
             return

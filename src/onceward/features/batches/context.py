@@ -32,6 +32,8 @@ class BatchContext(WithSteps):
     when the call returns; an exception fails all of them.
     """
 
+    _closes = True
+
     def __init__(
         self, contexts: Sequence[Context], *, group: HandlerCommitBatch, outbox: Outbox
     ) -> None:
@@ -40,7 +42,6 @@ class BatchContext(WithSteps):
         self._rejected: dict[Key, str] = {}
         self._retried: dict[Key, Millis | None] = {}
         self._transaction: Transaction | None = None
-        self._cancel: Callable[[], object] | None = None  # set for coroutines only
 
     @property
     def messages(self) -> list[Message[Any]]:

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import CancelledError
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from onceward.core.end.received import SettledMessage
+from onceward.core.handle.attempt import (
+    MessageAttempt,
+    Prepared,
+    failure,
+    find_handler,
+    resolve_handler,
+    tell,
+)
 from onceward.core.handle.claim import MESSAGE, ClaimRequest, Kind
 from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
-from onceward.core.handle.context import Context
-from onceward.core.handle.invoke import (
-    Loop,
-    Prepared,
-    call,
-    find_handler,
-    log_failure,
-    resolve_handler,
-    wait_after,
-)
+from onceward.core.handle.invoke import Loop, wait_after
 from onceward.core.handle.signatures import Handler, Handlers
-from onceward.core.handle.steps import CONTEXT, HandlerDeps
-from onceward.core.handle.worker import RunningCall, Worker
+from onceward.core.handle.steps import HandlerDeps
+from onceward.core.handle.worker import Worker
 from onceward.core.rows import lanes
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.run import recovery
-from onceward.core.send import requests
-from onceward.core.send.requests import Suspended
-from onceward.errors import OncewardError, Paused, Retry
+from onceward.errors import Paused, Retry
 from onceward.features.batches.context import BatchContext
-from onceward.file import forks
 from onceward.file.environment import disabled_by_environment
 from onceward.file.in_flight import ALL_LEASED, NOTE, NOTES, CallNotes
 from onceward.file.transaction import Rows, StoreTransaction
-from onceward.hooks import Attempt
-from onceward.message.clock import Millis, monotonic
+from onceward.message.clock import Millis
 from onceward.message.events import Event
-from onceward.message.vocabulary import HANDLED, Dead, RetryAt, Settlement, Waits
+from onceward.message.frame import Frame
+from onceward.message.vocabulary import HANDLED, Dead, RetryAt, Settlement
 
 # How many messages of a batch handler may be claimed, and since when the first of them waits.
 WAITING: Final = f"""
@@ -107,6 +104,59 @@ class BatchGate:
         """Return None: only a commit brings more."""
         del now
         return None
+
+
+@dataclass(eq=False)
+class BatchAttempt(MessageAttempt):
+    """One call with the messages of a batch, whose effects are committed together."""
+
+    context: BatchContext
+    each: Sequence[Prepared] = ()
+    """The messages, prepared; ``ready`` has all their bodies."""
+
+    @property
+    def frames(self) -> Sequence[Frame]:
+        """The frames of the messages."""
+        return [each.frame for each in self.each]
+
+    def keep(self, value: Any) -> Sequence[Settlement]:
+        """Keep the writes; return the handler's outcome for each message."""
+        self.context._end_call()
+        if self.deps.db.foreign_keys:
+            self.commits.check_foreign_keys()
+        if value is not None:
+            msg = "a batch handler must return None: answer with ctx.reply(message, body)"
+            raise TypeError(msg)
+        return [self._outcome(*call) for call in zip(self.leased, self.each, strict=True)]
+
+    def _outcome(self, leased: LeasedMessage, prepared: Prepared) -> Settlement:
+        """Return the handler's outcome for a message; by default it is processed."""
+        key, batch = (leased.sender, leased.id), self.context
+        if key in batch._rejected:
+            return Dead("rejected", batch._rejected[key])
+        if key not in batch._retried:
+            return HANDLED
+        after = batch._retried[key]
+        retry = Retry(after=None if after is None else after / 1000)
+        return self.after(retry, prepared, leased)
+
+    def fail(self, error: BaseException) -> Sequence[Settlement]:
+        """
+        Return the settlements after the call raised; the messages of a batch are then tried alone.
+
+        That call does not count as an attempt: each message keeps all its attempts, even if another
+        one is at fault.
+        """
+        if len(self.leased) == 1 or isinstance(error, Paused):
+            calls = zip(self.each, self.leased, strict=True)
+            return [self.after(error, prepared, leased) for prepared, leased in calls]
+        tx = self.commits.join()
+        for leased in self.leased:
+            lanes.isolate(tx, leased.lane.lane_id, leased.seq)
+        policy = self.ready.handler.rules.retry or self.deps.policy
+        wait, text = wait_after(error, 1, policy=policy, rng=self.deps.rng)
+        again = RetryAt(self.deps.db.now() + wait, text, counted=False)
+        return [again] * len(self.leased)
 
 
 class BatchWorker(Worker):
@@ -185,20 +235,22 @@ class BatchWorker(Worker):
             if not isinstance(found, Prepared):
                 ended[leased.seq] = found
             elif found.error is not None:
-                ended[leased.seq] = self._failed(found.error, found, leased)
+                ended[leased.seq] = failure(self._deps, found.error, found, leased)
             else:
                 ready.append((leased, found))
         if ready:
-            ended |= self._observed(ready)
-        ended = self._told_all(messages, ended)
+            ended |= self._call_once(ready)
+        told = tell(self._deps, self._batch, messages, [ended[each.seq] for each in messages])
+        ended = {leased.seq: end for leased, end in zip(messages, told, strict=True)}
+        took = None if self._attempt is None else self._attempt.took
         if self._batch.lost:
             return
         listed: list[tuple[SettledMessage, LaneRest, list[Event]]] = []
         for lane in claimed:  # the last message of a lane decides when the lane is claimed again
             for leased in sorted(lane, key=lambda each: isinstance(ended[each.seq], RetryAt)):
-                events = self._events(leased, ended[leased.seq]) if self._hooks._hooks else []
-                settled = SettledMessage(leased, ended[leased.seq])
-                listed.append((settled, (lane, len(lane)), events))
+                end = ended[leased.seq]
+                events = self._events(leased, end, took) if self._hooks._hooks else []
+                listed.append((SettledMessage(leased, end), (lane, len(lane)), events))
         self._batch.end_all(listed)
 
     def _note_batch(self, notes: CallNotes, messages: list[LeasedMessage]) -> None:
@@ -214,143 +266,21 @@ class BatchWorker(Worker):
         except OSError as error:
             self._end_notes(error)
 
-    def _observed(self, ready: list[tuple[LeasedMessage, Prepared]]) -> dict[int, Settlement]:
-        """Call the handler, in an attempt for observers if there are any."""
-        if not self._hooks.observers:
-            return self._call_once(ready)
-        from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
-
-        attempt = Attempt(
-            agent=self._db.agent,
-            session=ready[0][0].session,
-            frames=tuple(each.frame for _, each in ready),
-            number=ready[0][0].attempt,
-        )
-        with ObservedAttempt(self._hooks.observers, attempt) as observed:
-            self._raised = None
-            ended = self._call_once(ready)
-            observed.settle(tuple(ended.values()), self._raised)
-            self._raised = None
-        return ended
-
     def _call_once(self, ready: list[tuple[LeasedMessage, Prepared]]) -> dict[int, Settlement]:
         """Call the handler with all bodies; return the settlement of each message, by sequence."""
-        contexts = [
-            Context(
-                leased,
-                each.frame,
-                each.body,
-                group=self._batch,
-                outbox=self._outbox,
-                extend=self._extend,
-                steps=self._steps,
-            )
-            for leased, each in ready
-        ]
-        batch = BatchContext(contexts, group=self._batch, outbox=self._outbox)
-        limit = self._handler.timeout or self._settings.handler_timeout
-        self._took = None
-        self._run_now = RunningCall(monotonic(), limit, cast("Context", batch))
-        try:
-            self._call_handler([each.body for _, each in ready], ready[0][1], batch)
-        except Suspended as waiting:
-            return self._all_wait(waiting, ready)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - every error settles them
-            self._batch.undo()
-            self._quick, self._raised = False, error
-            log_failure(error, self._db.agent, ready[0][0], ready[0][1].frame.type)
-            return self._all_failed(error, ready)
-        finally:
-            # A failure has measured the call.
-            self._took = self._took or monotonic() - self._run_now.started
-            self._quick = self._quick and self._took < CLAIM_WAITS
-            self._run_now = None
-            batch._close()
-        return {leased.seq: self._verdict(batch, leased, each) for leased, each in ready}
-
-    def _call_handler(self, bodies: list[Any], first: Prepared, batch: BatchContext) -> None:
-        # The handler's writes to its file are committed with the settlements.
-        self._db.writer.thread_transactions.bind(self._batch)
-        context = CONTEXT.set(batch)
-        try:
-            all_of = first._replace(body=bodies)
-            answer = call(all_of, cast("Context", batch), self._handler_loop, self._watched)
-            if forks.count != self._forks:
-                forks.leave()
-            batch._end_call()
-            if self._db.foreign_keys:
-                self._batch.check_foreign_keys()
-        except BaseException as error:  # noqa: BLE001 - it is raised again
-            self._raise_cause(error)
-        finally:
-            CONTEXT.reset(context)
-            self._db.writer.thread_transactions.unbind()
-        if answer is not None:
-            msg = "a batch handler must return None: answer with ctx.reply(message, body)"
-            raise TypeError(msg)
-
-    def _all_wait(
-        self, waiting: Suspended, ready: list[tuple[LeasedMessage, Prepared]]
-    ) -> dict[int, Settlement]:
-        """Return retries of all messages of a call, until a step of one may be called again."""
-        self._batch.undo()
-        again = Waits(waiting.until(self._batch.join()), str(waiting), counted=False)
-        return dict.fromkeys((leased.seq for leased, _ in ready), again)
-
-    def _all_failed(
-        self, error: BaseException, ready: list[tuple[LeasedMessage, Prepared]]
-    ) -> dict[int, Settlement]:
-        """
-        Return the settlements after a call raised; the messages of a batch are then tried alone.
-
-        That call does not count as an attempt: each message keeps all its attempts, even if another
-        one is at fault.
-        """
-        if len(ready) == 1 or isinstance(error, Paused):
-            return {leased.seq: self._failed(error, each, leased) for leased, each in ready}
-        tx = self._batch.join()
-        for leased, _ in ready:
-            lanes.isolate(tx, leased.lane.lane_id, leased.seq)
-        policy = self._handler.rules.retry or self._policy
-        wait, text = wait_after(error, 1, policy=policy, rng=self._rng)
-        again = RetryAt(self._db.now() + wait, text, counted=False)
-        return dict.fromkeys((leased.seq for leased, _ in ready), again)
-
-    def _verdict(
-        self, batch: BatchContext, leased: LeasedMessage, prepared: Prepared
-    ) -> Settlement:
-        """Return the handler's outcome for a message; by default it is processed."""
-        key = (leased.sender, leased.id)
-        if key in batch._rejected:
-            return Dead("rejected", batch._rejected[key])
-        if key not in batch._retried:
-            return HANDLED
-        after = batch._retried[key]
-        retry = Retry(after=None if after is None else after / 1000)
-        return self._failed(retry, prepared, leased)
-
-    def _told_all(
-        self, messages: list[LeasedMessage], ended: dict[int, Settlement]
-    ) -> dict[int, Settlement]:
-        """
-        Send the callers of dispatched tasks their results, in the same commit.
-
-        If the outbox has no capacity for a result, the whole batch is undone.
-        """
-        tasks = [
-            each
-            for each in messages
-            if not isinstance(ended[each.seq], RetryAt) and requests.task_of(each) is not None
-        ]
-        try:
-            for each in tasks:
-                outcome = requests.outcome_of(ended[each.seq])
-                requests.tell(self._batch.join(), self._outbox, each, outcome)
-        except OncewardError as error:
-            self._batch.undo()
-            due_at = self._db.now() + round(1000 * engine.MAX_IDLE_SECONDS)
-            return {each.seq: RetryAt(due_at, str(error), counted=False) for each in messages}
-        return ended
+        contexts = [self._context(leased, each.frame, each.body) for leased, each in ready]
+        attempt = self._attempt = BatchAttempt(
+            *self._calls,
+            self._loop.started,
+            BatchContext(contexts, group=self._batch, outbox=self._deps.outbox),
+            [leased for leased, _ in ready],
+            self._handler.rules.timeout or self._settings.handler_timeout,
+            ready[0][1]._replace(body=[each.body for _, each in ready]),
+            each=[each for _, each in ready],
+        )
+        ended = attempt.observed() if self._hooks.observers else attempt.run()
+        self._quick = self._quick and not attempt.failed and (attempt.took or 0.0) < CLAIM_WAITS
+        return {leased.seq: end for (leased, _), end in zip(ready, ended, strict=True)}
 
 
 def batch_workers(deps: HandlerDeps, agent: Handlers, loop: Loop) -> list[BatchWorker]:

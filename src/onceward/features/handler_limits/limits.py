@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
+from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.claim import MESSAGE, Kind
-from onceward.core.handle.invoke import find_handler
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import pool_size
 from onceward.features.handler_limits import rates

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from onceward.core.handle.invoke import Prepared
+from onceward.core.handle.attempt import Prepared
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
