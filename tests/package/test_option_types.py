@@ -13,8 +13,8 @@ from onceward.api.postbox import PostboxOptions
 from onceward.features.channels.api import ChannelOptions
 from onceward.features.channels.directory import ChannelConfig
 from onceward.features.history import history
-from onceward.message.names import RANKS, PriorityName
-from onceward.message.options import HandlerRules, StepRules, same_names
+from onceward.message.names import RANKS, PriorityName, same_names
+from onceward.message.options import HandlerRules, StepRules
 from onceward.message.record import (
     ChannelHistoryFilters,
     HistoryFilters,

@@ -227,3 +227,12 @@ def _capabilities(given: Iterable[str]) -> tuple[str, ...]:
         msg = f"an agent has at most {CAPABILITIES_MAX} capabilities, not {len(found)}"
         raise InvalidArgument(msg)
     return found
+
+
+def same_names(what: str, *names: Iterable[str]) -> None:
+    """Raise TypeError for an option that is declared and not read, or read and not declared."""
+    first, *others = map(set, names)
+    for each in others:
+        if missing := first ^ each:
+            msg = f"options of {what}: {', '.join(sorted(missing))} must be declared and read"
+            raise TypeError(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
@@ -23,6 +23,7 @@ from onceward.message.names import (
     quoted,
     rank,
     refuse_options,
+    same_names,
 )
 from onceward.message.retry import RetryPolicy, policy
 from onceward.message.times import GivenRate, Point, Span, millis, point, seconds
@@ -226,15 +227,6 @@ READ: Final[Mapping[str, tuple[str, Read]]] = {
 """For each option the field of ``FrameHeaders`` that it sets, and its reader."""
 NO_FIELD: Final = frozenset({"type", "system", "max_size"})
 """Options that the composer reads: they set no field, or choose the message's template."""
-
-
-def same_names(what: str, *names: Iterable[str]) -> None:
-    """Raise TypeError for an option that is declared and not read, or read and not declared."""
-    first, *others = map(set, names)
-    for each in others:
-        if missing := first ^ each:
-            msg = f"options of {what}: {', '.join(sorted(missing))} must be declared and read"
-            raise TypeError(msg)
 
 
 same_names("a message", MessageOptions.__annotations__, READ.keys() | NO_FIELD)

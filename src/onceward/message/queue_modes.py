@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
-from onceward.message.names import no_option, quoted
+from onceward.message.names import no_option, quoted, same_names
 from onceward.message.times import Span, millis
 from onceward.message.vocabulary import (
     ABORTED,
@@ -153,30 +153,27 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         message.
 
     """
-    unknown = sorted(set(options) - QueueOptions.__annotations__.keys())
+    unknown = sorted(set(options) - READ.keys())
     if unknown:
-        raise InvalidArgument(no_option("a queue", unknown, QueueOptions.__annotations__))
-    debounce, cap = options.get("debounce"), options.get("cap")
-    return {
-        "mode": _one_of("mode", options.get("mode"), QUEUE_MODES),
-        "debounce_for": None if debounce is None else _debounce(debounce),
-        "cap": None if cap is None else _cap(_number("cap", cap)),
-        "overflow": _one_of("overflow", options.get("overflow"), QUEUE_OVERFLOWS),
-        "aborted": _one_of("aborted", options.get("aborted"), ABORTED),
-        "inject": _flag("inject", options.get("inject")),
-    }
+        raise InvalidArgument(no_option("a queue", unknown, READ))
+    given = {name: value for name, value in options.items() if value is not None}
+    read = {READ[name][0]: READ[name][1](value) for name, value in given.items()}
+    return dict.fromkeys(field for field, _ in READ.values()) | read
 
 
-def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
-    if value is not None and value not in known:
-        raise InvalidArgument(f"queue {name} {value!r} is not one of {', '.join(known)}")
-    return None if value is None else str(value)
+def _one_of(name: str, known: Sequence[str]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in known:
+            raise InvalidArgument(f"queue {name} {value!r} is not one of {', '.join(known)}")
+        return str(value)
+
+    return read
 
 
-def _flag(name: str, value: Any) -> bool | None:
-    if value is None or isinstance(value, bool):
+def _inject(value: Any) -> bool:
+    if isinstance(value, bool):
         return value
-    msg = f"queue {name} {quoted(value)} must be True or False"
+    msg = f"queue inject {quoted(value)} must be True or False"
     raise InvalidArgument(msg)
 
 
@@ -198,11 +195,25 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _cap(value: float) -> int:
+def _cap(given: Any) -> int:
+    value = _number("cap", given)
     if math.floor(value) < 1:
         msg = f"queue cap {value:g} would refuse every message: give at least 1, or pause the queue"
         raise InvalidArgument(msg)
     return math.floor(value)
+
+
+READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "mode": ("mode", _one_of("mode", QUEUE_MODES)),
+    "debounce": ("debounce_for", _debounce),
+    "cap": ("cap", _cap),
+    "overflow": ("overflow", _one_of("overflow", QUEUE_OVERFLOWS)),
+    "aborted": ("aborted", _one_of("aborted", ABORTED)),
+    "inject": ("inject", _inject),
+}
+"""By option: the field of a policy that it sets, and what reads it."""
+same_names("a queue", QueueOptions.__annotations__, READ)
+same_names("a queue", QueuePolicy.__annotations__, (field for field, _ in READ.values()))
 
 
 class QueuedItem(NamedTuple):
