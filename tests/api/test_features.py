@@ -28,6 +28,19 @@ def test_a_feature_that_says_nothing_adds_nothing() -> None:
     assert [{}] == [found for each in parts if (found := getattr(bare, each)) is not None]
 
 
+def test_each_part_is_given_by_several_features() -> None:
+    """A part that one feature alone gives is that feature's own affair, not one of the contract."""
+    bare = Feature(name="toy")
+    parts = [each for each in signature(Feature).parameters if each != "name"]
+    users = {
+        part: [each.name for each in FEATURES if getattr(each, part) != getattr(bare, part)]
+        for part in parts
+    }
+
+    assert 7 <= len(users) <= 9
+    assert {} == {part: names for part, names in users.items() if len(names) < 2}
+
+
 def _late(value: object) -> list[Late]:
     """Return the names of functions in a part of a feature, however deep they stand."""
     if isinstance(value, Late):

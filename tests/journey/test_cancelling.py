@@ -11,6 +11,7 @@ from tests.journey.counted import Job, counting, effects
 from tests.waiting import until
 
 from onceward import Agent, AsyncContext, BatchContext, Context, Msg, Postbox, Run
+from onceward.api import routing
 from onceward.core.send.requests import CANCEL
 from onceward.errors import InvalidArgument, LeaseLost, RequestCancelled
 from onceward.events import Cancelled
@@ -548,3 +549,19 @@ def test_cancelling_again_says_the_same(world: World) -> None:
         found.state,
     )
     assert UNANSWERED not in str(ends(billing, message))
+
+
+def test_a_recipient_that_cancels_nothing_accepts_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installation without the feature decides no request, and stays reachable."""
+    Postbox(tmp_path / "b.db", agent="b", start=False).close()
+    monkeypatch.setattr(routing, "ARRIVES", [])
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as a:
+        sent = a.send("b", "work")
+        a.run_until_idle()
+        asked = a.cancel(sent)
+        later = a.send("b", "more work")
+        a.run_until_idle()
+
+        assert ("asked", "sent", "sent") == (asked.outcome, a.state(sent), a.state(later))

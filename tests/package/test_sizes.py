@@ -14,7 +14,7 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "core": 9_875,
+    "core": 9_890,
     "features": 8_655,
     "file": 4_300,
     "message": 3_610,  # retry policies as text; Tuning

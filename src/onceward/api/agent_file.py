@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onceward.api.features import FEATURES
 from onceward.core.end import received
@@ -42,10 +42,10 @@ class AgentFile:
         settings: Settings,
         hooks: Hooks,
         maintenance: Maintenance,
-        audit_damage: Callable[[list[Violation]], None] | None,
+        offers: Mapping[str, Callable[..., Any]],
     ) -> None:
         self._db, self._lease, self._hooks = db, settings.lease, hooks
-        self._maintenance, self._audit_damage = maintenance, audit_damage
+        self._maintenance, self._offers = maintenance, offers
 
     def __repr__(self) -> str:
         """Name the file."""
@@ -68,8 +68,8 @@ class AgentFile:
         # SQLite's check takes what an earlier one kept of the search index for damage
         self._db.readers.close_idle(0.0)
         found = invariants.check(self._db)
-        if self._audit_damage is not None:
-            self._audit_damage(found)
+        if audit := self._offers.get("audit_damage"):
+            audit(found)
         pairs = [
             pair for other in others for pair in ((self._db, other._db), (other._db, self._db))
         ]

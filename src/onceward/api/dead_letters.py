@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
-from onceward.api.features import STORING, forget_steps
+from onceward.api.features import ARRIVES, forget_steps
 from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.signatures import Handler
 from onceward.core.rows import dead_letters
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SLICE: Final = 100
 """Dead letters replayed in one commit."""
-RETURNED: Final = [each.returned for each in STORING if each.returned is not None]
+RETURNED: Final = [each.returned for each in ARRIVES if each.returned is not None]
 ALL: Final = LARGEST
 ANY: Final = dict.fromkeys(("reason", "origin", "peer", "session", "type"))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from onceward.core.contract import Engine, Feature, Late
+from onceward.core.contract import Engine, Feature
 from onceward.core.deliver.dispatcher import DueWork
+from onceward.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from onceward.core.accept.accept import Inspect, ParsedFrame
@@ -31,6 +32,7 @@ NAMES: Final = (
     "streams",
     "schedules",
     "history",
+    "checks",
     "limits",
 )
 """Folders of the features, in their order."""
@@ -42,18 +44,26 @@ def _feature(name: str) -> Feature:
 
 
 FEATURES: Final = tuple(map(_feature, NAMES))
-make_steps: Final = Late(f"{FOLDER}.steps", "steps.MessageSteps")
+ARRIVES: Final = [each.arrives for each in FEATURES if each.arrives is not None]
+CALLS: Final = [each.calls for each in FEATURES if each.calls is not None]
+CLAIMS: Final = [each.claims for each in FEATURES if each.claims is not None]
+
+
+def _absent(*_: object, **__: object) -> NoReturn:
+    raise InvalidArgument("the feature of this call is not installed")
+
+
+make_steps: Final = next((each.steps for each in CALLS if each.steps is not None), _absent)
 """Makes the steps of one call of a handler."""
-make_streams: Final = Late(f"{FOLDER}.streams", "output.MessageStreams")
+make_streams: Final = next((each.streams for each in CALLS if each.streams is not None), _absent)
 """Makes the streams of output of one call of a handler."""
-forget_steps: Final = Late(f"{FOLDER}.steps", "stored.forget")
+forget_steps: Final = next((each.forget for each in CALLS if each.forget is not None), _absent)
 """Deletes the steps of a message: all of them, or one and those after it."""
-STORING: Final = [each.storing for each in FEATURES if each.storing is not None]
 
 
 def judging(home: DirectoryHandle, agent: str) -> Inspect:
     """Return the function that checks the frames of a parcel for each feature in turn."""
-    judges = [each.accepting for each in FEATURES if each.accepting is not None]
+    judges = [each.judge for each in ARRIVES if each.judge is not None]
 
     def judge(frames: list[ParsedFrame]) -> list[ParsedFrame]:
         for each in judges:
@@ -65,7 +75,7 @@ def judging(home: DirectoryHandle, agent: str) -> Inspect:
 
 def call_guard(agent: Handlers) -> CallGuard | None:
     """Return the check in the file that decides whether a handler of an agent is called."""
-    guards = (each.guard(agent) for each in FEATURES if each.guard is not None)
+    guards = (each.guard(agent) for each in CALLS if each.guard is not None)
     return next(filter(None, guards), None)
 
 
@@ -77,14 +87,14 @@ def worker_pool(deps: HandlerDeps, agent: Handlers, loop: Loop) -> WorkerPool | 
 
     workers = deps.settings.workers
     free = partial(deps.db.notifier.notify_local, ("in",))
-    gates = [each.gates(agent, workers, free) for each in FEATURES if each.gates is not None]
+    gates = [each.gates(agent, workers, free) for each in CLAIMS if each.gates is not None]
     gate = next(filter(None, gates), None)
     return WorkerPool(deps, agent, loop, gate=gate, guard=call_guard(agent))
 
 
 def engines(deps: HandlerDeps, agent: Handlers, loop: Loop) -> list[Engine]:
     """Return the engines that handle messages of an agent besides its workers."""
-    made = [each.engines(deps, agent, loop) for each in FEATURES if each.engines is not None]
+    made = [each.engines(deps, agent, loop) for each in CLAIMS if each.engines is not None]
     return [engine for listed in made for engine in listed]
 
 

@@ -15,8 +15,8 @@ from onceward.api.agent import Agent
 from onceward.api.agent_file import AgentFile
 from onceward.api.event_source import EventSource
 from onceward.api.features import (
+    ARRIVES,
     FEATURES,
-    STORING,
     due,
     engines,
     judging,
@@ -57,10 +57,10 @@ from onceward.file.directory import (
 )
 from onceward.file.environment import load_settings
 from onceward.file.transaction import bad_bindings, check_bindings, check_statement
-from onceward.hooks import AuditLog, Hooks
+from onceward.hooks import Hooks
 from onceward.message.arguments import Accepted, checked
 from onceward.message.clock import Clock, monotonic
-from onceward.message.events import Expired, Polled, WalDeleted
+from onceward.message.events import WalDeleted
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option, quoted
 from onceward.message.parcel import Answer, Parcel
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from onceward.api.dead_letters import DeadLetters
     from onceward.core.handle.worker import Worker
     from onceward.features.cancellation.cancellation import Cancelling
-    from onceward.features.checks.invariants import Violation
     from onceward.features.history.journey import Journey
     from onceward.features.streams.reading import StreamItem, StreamReader
     from onceward.transports.network.shared import Shared
@@ -223,7 +222,7 @@ class Postbox(Session, EventSource, PostboxParts):
         self._home = DirectoryHandle(db, settings)
         inspect = judging(self._home, db.agent)
         receiver = partial(Receiver, db, settings=settings, hooks=self._hooks)
-        receiver = partial(receiver, features=STORING, inspect=inspect)
+        receiver = partial(receiver, features=ARRIVES, inspect=inspect)
         self._receiver, self._door = receiver(), receiver(network=True, handled=handled)
         self._listeners: list[Listener] = []
         db.on_deleted_wal += (self._tell_deleted_wal,)
@@ -304,9 +303,6 @@ class Postbox(Session, EventSource, PostboxParts):
         self._dispatcher = Dispatcher(
             self._deps, routes=self._routes, due=due(opening), collect=collect
         )
-        self._audit_damage: Callable[[list[Violation]], None] | None = None
-        if settings.audit is not None:
-            self._write_audit(AuditLog(settings.audit))
         self._workers, self._runners = self._build_workers()
         self._own = OwnMessages(db, self._receiver, settings=settings, hooks=hooks)
         db.add_receiver(self._receiver.accept, self._own)
@@ -326,14 +322,6 @@ class Postbox(Session, EventSource, PostboxParts):
             started=lambda: self._dispatcher.started,
         )
 
-    def _write_audit(self, audit: AuditLog) -> None:
-        from onceward.features.checks.audit import audit_damage, audit_sends  # noqa: PLC0415 - rarely needed
-
-        self._audit_damage = partial(audit_damage, audit.write, self._db)
-        self._outbox.audited = audit_sends(audit.write)
-        self._hooks.on(Polled, audit)
-        self._hooks.on(Expired, audit)
-
     def _build_api(self, db: Database, settings: Settings) -> None:
         hooks = self._hooks
         self.peers = Peers(self._db, self._routes, self._directory)
@@ -350,7 +338,7 @@ class Postbox(Session, EventSource, PostboxParts):
             settings=settings,
             hooks=hooks,
             maintenance=self._maintenance,
-            audit_damage=self._audit_damage,
+            offers=self._opening.offers,
         )
         """The file itself: health, checks, repairs, maintenance, pause."""
         open_all(self._opening)

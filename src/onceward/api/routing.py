@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from onceward.api.features import STORING, judging
+from onceward.api.features import ARRIVES, judging
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import (
@@ -323,7 +323,7 @@ class TransportRouter:
         own = Receiver(
             db,
             settings=self._settings,
-            features=STORING,
+            features=ARRIVES,
             inspect=judging(home, db.agent),
         ).accept
 

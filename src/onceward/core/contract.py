@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from onceward.core.accept.accept import ParsedFrame, Storing
+from onceward.core.accept.accept import Arrives
 from onceward.core.deliver.dispatcher import DueWork
 from onceward.core.maintenance import Upkeep
 from onceward.core.run.async_face import OffLoop
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.message import AsyncMessage, InboxConsumer, Message
     from onceward.core.handle.signatures import Handlers
-    from onceward.core.handle.steps import HandlerDeps
+    from onceward.core.handle.steps import HandlerDeps, StepHome, Steps, Streams
     from onceward.core.handle.worker import CallGuard
     from onceward.core.run.engine_loop import Due
     from onceward.core.send.block import BlockOpener
@@ -170,27 +170,45 @@ class Engine(Protocol):
         """Wait after ``stop`` up to *timeout* seconds for running work."""
 
 
+class Claims(NamedTuple):
+    """The part of a feature in the claims of messages for the handlers of an agent."""
+
+    gates: MakeGates | None = None
+    """Makes the admission of messages to its workers."""
+    engines: Callable[[HandlerDeps, Handlers, Loop], Sequence[Engine]] | None = None
+    """Makes the engines that handle messages besides its workers."""
+
+
+class Calls(NamedTuple):
+    """The part of a feature in the calls of an agent's handlers."""
+
+    guard: Callable[[Handlers], CallGuard | None] | None = None
+    """Makes the check in the file that decides whether a handler is called."""
+    steps: Callable[[HandlerDeps, StepHome], Steps] | None = None
+    """Makes the steps of a call."""
+    streams: Callable[[HandlerDeps, StepHome], Streams] | None = None
+    """Makes the streams of output of a call."""
+    forget: Callable[..., int] | None = None
+    """Deletes the steps of a message: all of them, or one and those after it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """The parts of one feature, which a postbox composes."""
 
     name: str
     """Its folder in ``onceward.features``."""
-    accepting: Callable[[DirectoryHandle, str, list[ParsedFrame]], list[ParsedFrame]] | None = None
-    """Judges, for an agent of a home, the frames of a parcel before they are stored."""
-    storing: Storing | None = None
-    """Its work in the commit that stores the frames."""
+    arrives: Arrives | None = None
+    """Its work for messages that arrive."""
+    claims: Claims | None = None
+    """Its part in the claims of messages for handlers."""
+    calls: Calls | None = None
+    """Its part in the calls of handlers."""
     due: DueWork | None = None
     """Its work at dates that it stores in the file."""
     upkeep: Upkeep | None = None
     """Its work in each round of maintenance."""
     opens: Callable[[Opening], None] | None = None
     """Prepares a file that is opened, before its engines start."""
-    gates: MakeGates | None = None
-    """Makes the admission of messages to the workers of an agent."""
-    guard: Callable[[Handlers], CallGuard | None] | None = None
-    """Makes the check in the file that decides whether a handler of an agent is called."""
-    engines: Callable[[HandlerDeps, Handlers, Loop], Sequence[Engine]] | None = None
-    """Makes the engine that handles messages of an agent besides its workers."""
     parts: Mapping[str, Part] = field(default_factory=dict)
     """Attributes of a postbox, by name."""

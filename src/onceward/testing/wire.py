@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.api.features import STORING, judging
+from onceward.api.features import ARRIVES, judging
 from onceward.api.postbox import Postbox
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.transport import Accept, Features
@@ -22,7 +22,7 @@ def acceptor(postbox: Postbox, settings: Settings) -> Accept:
         postbox._db,
         settings=settings,
         hooks=postbox._hooks,
-        features=STORING,
+        features=ARRIVES,
         inspect=judging(postbox._home, postbox.agent),
     ).accept
 

@@ -18,8 +18,9 @@ from onceward.core.rows.inbox import InboxRow
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits, requests
 from onceward.core.send.compose import OutgoingMessage
-from onceward.errors import InvalidMessage, Refused
+from onceward.errors import InvalidArgument, InvalidMessage, Refused
 from onceward.file.database import Database
+from onceward.file.directory import DirectoryHandle
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
@@ -158,6 +159,10 @@ Known = dict[str, KnownMessage]
 """Messages that came before, by their ids."""
 
 
+Judge = Callable[[DirectoryHandle, str, list["ParsedFrame"]], list["ParsedFrame"]]
+"""Checks frames for an agent of a home; a refused one has a problem."""
+
+
 class KeyedMessage(NamedTuple):
     """A message of a mailbox that keeps the newest message of each key."""
 
@@ -184,9 +189,15 @@ class CancelsMessages(Protocol):
         """Decide the requests of a sender, and report each decision in the same commit."""
 
 
-class Storing(NamedTuple):
-    """The work of a feature in the commit that stores frames; its functions get the sender."""
+class Arrives(NamedTuple):
+    """
+    The work of a feature for messages that arrive.
 
+    All but *judge* is done in the commit that stores their frames.
+    """
+
+    judge: Judge | None = None
+    """Checks, for an agent of a home, the frames of a parcel before they are stored."""
     takes: Mapping[str, Callable[[StoreTransaction, str, Frame], bool]] = {}
     """By kind: accepts a frame; returns whether it is done, so that no handler gets it."""
     keyed: Callable[[StoreTransaction, str, Sequence[KeyedMessage]], None] | None = None
@@ -213,7 +224,7 @@ class InboxPolicy:
     max_hops: int = 64
     network: bool = False
     """Whether parcels come from other machines: senders without a rule get the network's rule."""
-    features: Sequence[Storing] = ()
+    features: Sequence[Arrives] = ()
     """The work of features in the commit that stores frames, in order."""
     hears: Sequence[Hear] = ()
     """Those that accept awaited types, if the file declares some."""
@@ -271,7 +282,7 @@ class Receiver:
         *,
         settings: Settings,
         hooks: Hooks | None = None,
-        features: Sequence[Storing] = (),
+        features: Sequence[Arrives] = (),
         inspect: Inspect | None = None,
         network: bool = False,
         handled: bool = False,
@@ -284,6 +295,8 @@ class Receiver:
         self._notify_out = partial(db.notifier.notify, "out")
         self._settings, self._features = settings, features
         self._hears = tuple(each.awaited for each in features if each.awaited is not None)
+        makers = (each.canceller for each in features)
+        self._make_canceller = next(filter(None, makers), None)
 
     @property
     def _policy(self) -> InboxPolicy:
@@ -299,15 +312,16 @@ class Receiver:
             network=self._network,
             features=self._features,
             hears=self._hears,
-            cancel=self._cancel,
+            cancel=None if self._make_canceller is None else self._cancel,
         )
 
     @cached_property
     def canceller(self) -> CancelsMessages:
         """Return the canceller of this inbox."""
         prepare = [each.cancelling for each in self._features if each.cancelling is not None]
-        [make] = [each.canceller for each in self._features if each.canceller is not None]
-        return make(self._emitter, prepare)
+        if self._make_canceller is None:
+            raise InvalidArgument("this installation has no feature that cancels messages")
+        return self._make_canceller(self._emitter, prepare)
 
     def _cancel(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
         self.canceller.take(tx, sender, asked)
@@ -725,7 +739,7 @@ def _cancel(
         policy.cancel(tx, sender, asked)
 
 
-def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Storing]) -> bool:
+def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Arrives]) -> bool:
     """Pass a frame to requests or to the feature of its kind; return whether it is done."""
     if frame.kind == requests.PROGRESS:
         return requests.note_progress(tx, sender, frame)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.contract import Feature
+from onceward.core.contract import Claims, Feature
 
 if TYPE_CHECKING:
     from onceward.core.contract import Engine
@@ -26,4 +26,4 @@ def _workers(deps: HandlerDeps, agent: Handlers, loop: Loop) -> Sequence[Engine]
     return batch_workers(deps, agent, loop)
 
 
-FEATURE: Final = Feature(name="batches", engines=_workers)
+FEATURE: Final = Feature(name="batches", claims=Claims(engines=_workers))

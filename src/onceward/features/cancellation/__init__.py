@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.core.accept.accept import Storing
+from onceward.core.accept.accept import Arrives
 from onceward.core.contract import Feature, Late
 
 FEATURE: Final = Feature(
     name="cancellation",
-    storing=Storing(canceller=Late(__name__, "arrived.Canceller")),
+    arrives=Arrives(canceller=Late(__name__, "arrived.Canceller")),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.accept.accept import Storing
+from onceward.core.accept.accept import Arrives
 from onceward.core.contract import Feature, Late, Part
 from onceward.core.deliver.dispatcher import DueWork
 from onceward.core.maintenance import Upkeep
@@ -31,8 +31,10 @@ def _offer(opening: Opening) -> None:
 
 FEATURE: Final = Feature(
     name="channels",
-    accepting=late("closed.refuse"),
-    storing=Storing(takes={"acknowledgment": late("channel_posts.acknowledged")}),
+    arrives=Arrives(
+        judge=late("closed.refuse"),
+        takes={"acknowledgment": late("channel_posts.acknowledged")},
+    ),
     due=DueWork(now=DUE, run=late("channel_tasks.run")),
     upkeep=Upkeep(
         prune=late("channel_posts.prune_acknowledgments"), home=late("channel_tasks.maintain")

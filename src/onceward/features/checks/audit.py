@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from onceward.core.contract import Opening
 from onceward.core.send.compose import OutgoingMessage
 from onceward.features.checks.invariants import DAMAGED, Violation
 from onceward.file.database import Database
+from onceward.hooks import AuditLog
 from onceward.message.clock import Millis, iso
+from onceward.message.events import Expired, Polled
 from onceward.message.frame import Frame, body_size
 
 Write = Callable[[Iterable[Mapping[str, Any]]], None]
+
+
+def begin(opening: Opening) -> None:
+    """Write to the audit log of an opening: sends, polls, expiries and damaged messages."""
+    deps = opening.deps
+    assert deps.settings.audit is not None  # noqa: S101 - otherwise there is no log
+    audit = AuditLog(deps.settings.audit)
+    deps.outbox.audited = audit_sends(audit.write)
+    deps.hooks.on(Polled, audit)
+    deps.hooks.on(Expired, audit)
+    opening.offers["audit_damage"] = partial(audit_damage, audit.write, deps.db)
 
 
 def audit_sends(write: Write) -> Callable[[Sequence[OutgoingMessage], Millis], None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.contract import Feature, Late
+from onceward.core.contract import Calls, Claims, Feature, Late
 from onceward.core.maintenance import Upkeep
 
 if TYPE_CHECKING:
@@ -31,6 +31,6 @@ def _unique(agent: Handlers) -> CallGuard | None:
 FEATURE: Final = Feature(
     name="handler_limits",
     upkeep=Upkeep(prune=late("unique_bodies.prune")),
-    gates=late("limits.gates"),
-    guard=_unique,
+    claims=Claims(gates=late("limits.gates")),
+    calls=Calls(guard=_unique),
 )

@@ -9,15 +9,18 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from onceward.core.accept.accept import Storing
+from onceward.core.accept.accept import Arrives
 from onceward.core.contract import Feature, Late, Part
 from onceward.core.maintenance import Upkeep
 
 late = partial(Late, __name__)
 FEATURE: Final = Feature(
     name="mailboxes",
-    accepting=late("directory.inspect"),
-    storing=Storing(keyed=late("keys.supersede"), returned=late("keys.readmit")),
+    arrives=Arrives(
+        judge=late("directory.inspect"),
+        keyed=late("keys.supersede"),
+        returned=late("keys.readmit"),
+    ),
     upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep")),
     parts={"mailboxes": Part(late("api.mailboxes_of"), late("aio.AsyncMailboxes"))},
 )

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.accept.accept import Storing
-from onceward.core.contract import Feature, Late
+from onceward.core.accept.accept import Arrives
+from onceward.core.contract import Claims, Feature, Late
 from onceward.core.maintenance import Upkeep
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _workers(deps: HandlerDeps, agent: Handlers, loop: Loop) -> Sequence[Engine]
 
 FEATURE: Final = Feature(
     name="runs",
-    storing=Storing(cancelling=late("runs.abort_bound")),
+    arrives=Arrives(cancelling=late("runs.abort_bound")),
     upkeep=Upkeep(prune=late("runs.prune")),
-    engines=_workers,
+    claims=Claims(engines=_workers),
 )

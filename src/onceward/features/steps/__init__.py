@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.accept.accept import Storing
-from onceward.core.contract import Feature, Late
+from onceward.core.accept.accept import Arrives
+from onceward.core.contract import Calls, Feature, Late
 from onceward.core.maintenance import Upkeep
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def _declare(opening: Opening) -> None:
 
 FEATURE: Final = Feature(
     name="steps",
-    storing=Storing(awaited=late("awaited.keep")),
+    arrives=Arrives(awaited=late("awaited.keep")),
     upkeep=Upkeep(prune=late("stored.prune")),
+    calls=Calls(steps=late("steps.MessageSteps"), forget=late("stored.forget")),
     opens=_declare,
 )

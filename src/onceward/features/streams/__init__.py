@@ -6,9 +6,15 @@ Imports core, file and message; never another feature.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from onceward.core.contract import Feature, Late
+from onceward.core.contract import Calls, Feature, Late
 from onceward.core.maintenance import Upkeep
 
-FEATURE: Final = Feature(name="streams", upkeep=Upkeep(prune=Late(__name__, "stored.prune")))
+late = partial(Late, __name__)
+FEATURE: Final = Feature(
+    name="streams",
+    calls=Calls(streams=late("output.MessageStreams")),
+    upkeep=Upkeep(prune=late("stored.prune")),
+)
