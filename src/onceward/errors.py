@@ -147,7 +147,7 @@ class NetworkFilesystem(StoreUnusable):
 
 class ForeignHandle(StoreUnusable):
     """
-    Another SQLite library or open() of this process holds the file: close it first.
+    Another library or open call of this process holds the file: close it first.
 
     Closing that handle later would drop the locks of the postbox. The standard library's
     ``sqlite3.connect`` raises this error for a file that is open as a postbox.
@@ -247,7 +247,7 @@ class Conflict(SendError):
 
 
 class DuplicateMailbox(Conflict):
-    """A mailbox of this name exists; nothing was changed: ``ensure`` returns the existing one."""
+    """A mailbox of this name exists; nothing was changed: use it, or choose another name."""
 
 
 class LimitReached(OncewardError):
@@ -299,7 +299,7 @@ class UnknownChannel(ChannelError, LookupError):
 
 
 class DuplicateChannel(ChannelError, Conflict):
-    """A channel of that name exists: ``ensure`` returns it, or choose another name."""
+    """A channel of that name exists; nothing was changed: use it, or choose another name."""
 
 
 class ChannelRefused(ChannelError):
@@ -313,7 +313,7 @@ class NotParticipant(ChannelError):
 
 
 class Paused(SendError, RuntimeError):
-    """The agent is paused: call ``file.resume()`` or unset ONCEWARD_DISABLED; nothing is lost."""
+    """The agent is paused, or ONCEWARD_DISABLED is set; nothing is lost: resume it."""
 
     retryable = True
 
@@ -409,7 +409,9 @@ class UnknownMailbox(OncewardError, LookupError):
 
 class AnswerTimeout(OncewardError, TimeoutError):
     """
-    No reply within the timeout: ask ``result(message_id)`` again later, a late reply is kept.
+    No reply within the timeout: ask for it again later, a late reply is kept.
+
+    Call ``result(message_id)`` for that.
 
     ``message_id`` is the id of the request, ``reason`` its state.
     """

@@ -9,19 +9,31 @@ from typing import Any
 import pytest
 from tests.syntax import parsed
 
-from onceward import Postbox
-from onceward.ops.cli.wording import in_shell
+from onceward import Postbox, errors
+from onceward.message.error_text import Hint
+from onceward.ops.cli.exit_codes import problem
+from onceward.ops.cli.wording import OPTIONS, SHELL, in_shell
 
 Cli = Callable[..., Any]
 PYTHON = re.compile(r"\w\(\)|\b[a-z_]+=|\bNone\b|\bTrue\b|\bint\b|Literal|``|box\.|\bensure_")
 SOURCE = Path(__file__).parents[2] / "src" / "onceward"
-REACHED = ("model", "db", "transports", "store", "runtime", "api")
-NO_SHELL = {
-    "the postbox is not open: use `async with`, or await open()",
-    "attempts={}: a handler runs at least once",
-    "a batch handler must return None: answer with ctx.reply(message, body)",
-}
-"""Texts that only a program of Python can meet."""
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.OncewardError)
+]
+
+
+@pytest.fixture
+def speaking() -> Iterator[Callable[..., None]]:
+    """Return a call that says which options the command that runs has."""
+    before = OPTIONS.set(frozenset)
+
+    def has(*names: str) -> None:
+        OPTIONS.set(lambda: names)
+
+    yield has
+    OPTIONS.reset(before)
 
 
 @pytest.mark.parametrize(
@@ -70,40 +82,46 @@ def test_a_paused_agent_is_resumed_by_a_command(cli: Cli, shop: Postbox, tokens:
     assert [] == PYTHON.findall(err)
 
 
-@pytest.mark.parametrize("layer", REACHED)
-def test_no_error_of_the_library_reaches_the_shell_in_python(layer: str) -> None:
-    """Each text that a layer raises has its words for the shell, or cannot arise there."""
-    texts = [text for path in (SOURCE / layer).rglob("*.py") for text in _raised(path)]
+def test_each_hint_is_used_and_has_words_for_the_shell() -> None:
+    """An error is written with the member; its words for the shell name no call of Python."""
+    used = {
+        node.attr
+        for path in SOURCE.rglob("*.py")
+        if path.parent.name != "cli"
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "Hint"
+    }
 
-    found = [
-        (text, words)
-        for text in texts
-        if (words := PYTHON.findall(in_shell(text))) and text not in NO_SHELL
-    ]
-    assert [] == found
-
-
-def _raised(path: Path) -> Iterator[str]:
-    """Yield the texts that are assigned to msg, with {} for what is put in."""
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Assign) and "msg" in [getattr(t, "id", "") for t in node.targets]:
-            yield "".join(_parts(node.value))
+    assert (set(Hint), {hint.name for hint in Hint}) == (set(SHELL), used)
+    assert [] == [told for told in SHELL.values() if PYTHON.findall(told)]
 
 
-def _parts(node: ast.expr) -> Iterator[str]:
-    for part in node.values if isinstance(node, ast.JoinedStr) else [node]:
-        yield str(part.value) if isinstance(part, ast.Constant) else "{}"
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_title_of_an_error_names_no_call(kind: type[errors.OncewardError]) -> None:
+    """It is the first line of the docstring, which a program in any language may show."""
+    assert [] == PYTHON.findall(problem(kind.__new__(kind))["title"])
 
 
-def test_a_url_is_not_reworded() -> None:
+def test_only_options_of_the_command_are_spelled(speaking: Callable[..., None]) -> None:
+    """A parameter that the command does not have is one of Python code, such as a handler's."""
+    speaking("as_new", "delay")
+
+    assert "use --as-new, or --delay 3 (tx=True, --delay)" == in_shell(
+        "use as_new=True, or delay=3 (tx=True, delay=)"
+    )
+
+
+def test_a_url_is_not_reworded(speaking: Callable[..., None]) -> None:
     """The query of a url that an error repeats is not an option of the command."""
+    speaking("type", "delay", "y")
     text = "'https://bob.example/?y=1&type=x&hold_unknown=True' cannot be: delay=3 is"
 
     assert text.replace("delay=3", "--delay 3") == in_shell(text)
 
 
-def test_a_folder_of_a_log_is_not_reworded() -> None:
+def test_a_folder_of_a_log_is_not_reworded(speaking: Callable[..., None]) -> None:
     """Partitions of a shipped log have names that look like options."""
+    speaking("day", "agents")
     text = "data/outbox/day=2026-01-01/agents=03/it.parquet was not written"
 
     assert text == in_shell(text)

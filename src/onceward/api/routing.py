@@ -33,7 +33,7 @@ from onceward.file.database import Database
 from onceward.file.directory import DirectoryHandle
 from onceward.file.notify import Owed
 from onceward.hooks import Hooks
-from onceward.message.error_text import error_text
+from onceward.message.error_text import Hint, error_text
 from onceward.message.log import log
 from onceward.message.names import AGENT, quoted
 from onceward.message.parcel import Answer, Parcel
@@ -304,7 +304,7 @@ class TransportRouter:
         if scheme in _installed():
             found: MakeTransport = _installed()[scheme].load()
             return found
-        msg = f"no transport serves {scheme}: pass transports={{'{scheme}': …}} or install one"
+        msg = f"no transport serves {scheme}: {Hint.TRANSPORT}"
         raise Unreachable(msg)
 
     def _open_file(self, path: Path, agent: str) -> Opened:

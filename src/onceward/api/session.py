@@ -30,6 +30,7 @@ from onceward.file.group_commit import Block
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import check_given, checked
 from onceward.message.body import Body
+from onceward.message.error_text import Hint
 from onceward.message.names import plain_text
 from onceward.message.options import (
     PLAIN,
@@ -292,7 +293,7 @@ class Session:
         state = outbox.state(self._db, late)
         return AnswerTimeout(
             f"no reply to {late}, which is {state}, within {seconds('timeout', timeout):g} s: "
-            "ask result() again later, a late reply is kept",
+            f"{Hint.ASK_RESULT}, a late reply is kept",
             message_id=late,
             reason=state,
         )

@@ -34,6 +34,7 @@ from onceward.errors import (
 from onceward.file import forks
 from onceward.file.file_checks import canonical, descriptors_left, files_limit, read_only_part
 from onceward.message.clock import monotonic
+from onceward.message.error_text import Hint
 from onceward.message.names import quoted
 
 T = TypeVar("T")
@@ -412,7 +413,7 @@ def schema_damage(error: apsw.ConstraintError) -> BaseException:
 
 def _raised(code: str) -> OncewardError:
     if code == "paused":
-        return Paused("the file is paused: file.resume() first; nothing was written")
+        return Paused(f"the file is paused: {Hint.RESUME}; nothing was written")
     if code == "queue_full":
         return OutboxLimit(
             "max_pending messages already wait in the outbox; nothing was written, wait until some"

@@ -63,6 +63,7 @@ from onceward.file.transaction import (
 )
 from onceward.file.waiter import Waiter
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock, monotonic
+from onceward.message.error_text import Hint
 from onceward.message.log import log, quietly
 from onceward.message.names import agent_name
 from onceward.message.parcel import Answer, Durability, Parcel
@@ -256,7 +257,7 @@ class Database:
         """Return the key of the file at a path; create the file if the mode allows it."""
         key = file_checks.file_key(real)
         if key is None and mode != "create":
-            msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
+            msg = f"no file {real}: {Hint.CREATE_FILE}"
             raise StoreUnusable(msg)
         if key in forks.lost:
             raise ForkedProcess(open_files.INHERITED.format(real))

@@ -17,6 +17,7 @@ from typing import Final
 from onceward.errors import InvalidArgument, NetworkFilesystem, ReadOnlyStore, StoreUnusable
 from onceward.file import forks
 from onceward.message.clock import monotonic
+from onceward.message.error_text import Hint
 from onceward.message.ids import new_token
 
 NETWORK: Final = frozenset({
@@ -140,7 +141,7 @@ def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mount
         return
     raise NetworkFilesystem(
         f"{folder} is on {kind}, whose locks SQLite cannot trust:"
-        " use a local disk, or network_filesystem=True"
+        f" use a local disk, or {Hint.NETWORK_FILESYSTEM}"
     )
 
 

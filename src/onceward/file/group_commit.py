@@ -43,6 +43,7 @@ from onceward.file.transaction import (
     TransactionHost,
 )
 from onceward.message.clock import monotonic
+from onceward.message.error_text import Hint
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -182,7 +183,7 @@ class WriteRequest(Generic[T]):
         """Return the error for a caller whose COMMIT may or may not have happened."""
         reason = str(error).partition(";")[0]
         return OutcomeUnknown(
-            f"COMMIT: {reason}; ask state(id), or send again with the same id",
+            f"COMMIT: {reason}; {Hint.ASK_STATE}, or send again with the same id",
             tuple(self.ids),
             reason=reason,
         )

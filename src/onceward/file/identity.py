@@ -10,6 +10,7 @@ from onceward.file import file_checks
 from onceward.file.migrations import is_agents
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, MonotonicFileClock
+from onceward.message.error_text import Hint
 from onceward.message.ids import new_token
 from onceward.message.parcel import Durability
 from onceward.message.settings import Settings
@@ -92,10 +93,7 @@ def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> 
     if owner:
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:
-        raise StoreUnusable(
-            "the file does not belong to an agent yet: open it with agent=NAME, or create it "
-            "with onceward init NAME"
-        )
+        raise StoreUnusable(f"the file does not belong to an agent yet: {Hint.OPEN_WITH_AGENT}")
 
 
 def refuse_other(owner: str, wanted: str | None) -> None:

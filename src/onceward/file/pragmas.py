@@ -12,6 +12,7 @@ import re
 from typing import Final
 
 from onceward.errors import InvalidArgument
+from onceward.message.error_text import Hint
 
 ASKS: Final = frozenset({
     "foreign_key_check", "foreign_key_list", "index_info", "index_list", "index_xinfo",
@@ -25,11 +26,11 @@ CARRIED: Final = frozenset(
 ACTS: Final = frozenset({"wal_checkpoint"})
 """Pragmas that change something without an argument."""
 CURES: Final = {
-    "foreign_keys": "open the postbox with foreign_keys=True, which its file keeps",
+    "foreign_keys": f"{Hint.FOREIGN_KEYS}, which its file keeps",
     "journal_mode": "an agent's file is always in WAL mode",
-    "synchronous": "open the postbox with durability='safe' or 'fast'",
-    "wal_checkpoint": "maintenance does it; now: box.file.run_maintenance()",
-    "busy_timeout": "open the postbox with busy_timeout=SECONDS",
+    "synchronous": Hint.DURABILITY,
+    "wal_checkpoint": Hint.MAINTAIN,
+    "busy_timeout": Hint.BUSY_TIMEOUT,
 }
 """The way to what a refused pragma is for."""
 ELSE: Final = "the connection serves the whole process; its pragmas are set by the postbox"

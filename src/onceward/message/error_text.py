@@ -13,6 +13,7 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -34,6 +35,39 @@ LINKED: Final = 50
 CAUSES: Final = 5
 """Causes that are shown of an exception that has more, or whose text cannot be read."""
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+class Hint(StrEnum):
+    """
+    A cure in the text of an error, in words of Python.
+
+    Errors are written with the members, so that each text stands once: the command line replaces
+    the text of a member by its own words.
+    """
+
+    RESUME = "file.resume() first"
+    ASK_STATE = "ask state(id)"
+    ASK_RESULT = "ask result() again later"
+    CREATE_FILE = "a Postbox that is opened with agent=NAME creates it"
+    OPEN_WITH_AGENT = "open it with agent=NAME, or create it with onceward init NAME"
+    HOLD_UNKNOWN = "open this one with hold_unknown=True"
+    SEARCH = "open the postbox once with search=True"
+    NETWORK_FILESYSTEM = "network_filesystem=True"
+    FOREIGN_KEYS = "open the postbox with foreign_keys=True"
+    DURABILITY = "open the postbox with durability='safe' or 'fast'"
+    BUSY_TIMEOUT = "open the postbox with busy_timeout=SECONDS"
+    MAINTAIN = "maintenance does it; now: box.file.run_maintenance()"
+    BROADCAST = "broadcast(body) sends"
+    TRANSPORT = "pass transports={SCHEME: …} or install one"
+    NO_EXPIRY = "or None for no expiry"
+    USE_MAILBOX = "use ensure, or another name"
+    USE_CHANNEL = "channels.ensure returns the existing one"
+    SET_PUBLIC = "set public=True"
+    DETACHED = "give the result of detach"
+    NEXT_PAGE = "a Page.next"
+    MOMENT = "give a datetime, or milliseconds since 1970 (1000 times time.time())"
+    TIME_ZONE = "add one, as in replace(tzinfo=UTC) or astimezone()"
+    RUNS = "see sessions.runs"
 
 
 def storable(text: str, most: int = LONGEST) -> str:

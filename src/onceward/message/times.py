@@ -16,6 +16,7 @@ from typing import Final
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
+from onceward.message.error_text import Hint
 from onceward.message.names import quoted
 
 Span = float | timedelta | str
@@ -104,17 +105,13 @@ def point(field: str, given: Point, *, error: type[InvalidArgument] = InvalidArg
         given = _date(field, given, error, "")
     if isinstance(given, datetime):
         if given.tzinfo is None:
-            cure = "add one, as in replace(tzinfo=UTC) or astimezone()"
-            raise error(f"{field} {given} has no time zone: {cure}")
+            raise error(f"{field} {given} has no time zone: {Hint.TIME_ZONE}")
         told = given
         given = round(1000 * given.timestamp())
         if given >= LAST:
             raise error(f"{field} {told} is after 2286-11-20, the last date that is stored")
     if isinstance(given, bool) or not isinstance(given, int | float) or not _meant(given):
-        raise error(
-            f"{field} {quoted(given)} is not a moment: give a datetime, or milliseconds since 1970"
-            " (1000 times time.time())"
-        )
+        raise error(f"{field} {quoted(given)} is not a moment: {Hint.MOMENT}")
     return round(given)
 
 

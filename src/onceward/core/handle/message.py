@@ -55,7 +55,7 @@ from onceward.hooks import Attempt, Hooks
 from onceward.message.arguments import checked
 from onceward.message.body import decode, message_type
 from onceward.message.clock import Millis
-from onceward.message.error_text import error_text, is_honest, message_of
+from onceward.message.error_text import Hint, error_text, is_honest, message_of
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
 from onceward.message.names import plain_text
@@ -683,7 +683,7 @@ class LaneLeases:
         """
         parts = HANDLE.fullmatch(handle) if isinstance(handle, str) else None
         if parts is None:
-            msg = "this is not a handle: give the result of detach"
+            msg = f"this is not a handle: {Hint.DETACHED}"
             raise InvalidArgument(msg)
         seq, lane_id, token, attempt = map(int, parts.groups()[:4])
         lane = Lease(lane_id, token, f"{lanes.DETACHED}/{parts[5]}", isolate=False)

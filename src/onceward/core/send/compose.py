@@ -21,6 +21,7 @@ from onceward.hooks import Hooks, SendFacts
 from onceward.message import frame
 from onceward.message.body import BYTES, TEXT, Payload, encode
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, iso
+from onceward.message.error_text import Hint
 from onceward.message.frame import (
     BEFORE_ID,
     BEFORE_TIME,
@@ -309,13 +310,13 @@ class Composer:
         if isinstance(to, str) and to in self._good:
             return
         if to is None:
-            msg = "to=None names no agent: broadcast(body) sends to every agent of the home"
+            msg = f"to=None names no agent: {Hint.BROADCAST} to every agent of the home"
             raise InvalidMessage(msg)
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
             raise UnknownRecipient(
                 f"there is no agent {to!r}: create {to}.db beside this file, register its "
-                "address (onceward peers add), or open this one with hold_unknown=True"
+                f"address (onceward peers add), or {Hint.HOLD_UNKNOWN}"
             )
         self._good.add(to)
 

@@ -37,6 +37,7 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checked
 from onceward.message.body import BYTES, Payload, canonical, decode, encode
 from onceward.message.clock import Millis
+from onceward.message.error_text import Hint
 from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
 from onceward.message.ids import new_id_at, new_token
 from onceward.message.options import (
@@ -114,7 +115,7 @@ NO_RESULT: Final = (
     "processed, and its result was not kept (declare its handler with keep_result=True) or has "
     "been deleted (see result_retention)"
 )
-OF_A_RUN: Final = "processed by a run, which has its result: see sessions.runs(session={!r})"
+OF_A_RUN: Final = f"processed by a run, which has its result: {Hint.RUNS}(session={{!r}})"
 
 
 class Asker(NamedTuple):

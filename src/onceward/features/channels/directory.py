@@ -10,10 +10,17 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, UnknownChannel, refuse
+from onceward.errors import (
+    ChannelRefused,
+    DuplicateChannel,
+    NotParticipant,
+    UnknownChannel,
+    refuse,
+)
 from onceward.file.directory import DirectoryDatabase
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.error_text import Hint
 from onceward.message.names import Member, agent_name, no_option
 from onceward.message.settings import Positive, Seconds
 from onceward.message.topics import TopicPolicy, check_topic
@@ -189,7 +196,7 @@ def create(
 def refuse_duplicate(name: str, *, created: bool) -> None:
     """Raise DuplicateChannel if the channel already exists."""
     if not created:
-        msg = f"there is already a channel {name!r}: channels.ensure returns the existing one"
+        msg = f"there is already a channel {name!r}: {Hint.USE_CHANNEL}"
         raise DuplicateChannel(msg)
 
 

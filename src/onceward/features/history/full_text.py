@@ -12,6 +12,7 @@ from onceward.features.history.history import DEAD, IN, NEVER, OUT, Hit
 from onceward.file.database import Database
 from onceward.file.migrations import folder
 from onceward.file.transaction import StoreTransaction
+from onceward.message.error_text import Hint
 from onceward.message.record import Page
 
 SLICE: Final = 500
@@ -135,7 +136,7 @@ def words(db: Database, text: str, *, limit: int = 100, offset: int = 0) -> Page
     if limit < 0 or offset < 0:
         raise InvalidArgument("limit and offset must not be negative")
     if not db.ask(PRESENT):
-        raise InvalidArgument("bodies are not indexed here: open the postbox once with search=True")
+        raise InvalidArgument(f"bodies are not indexed here: {Hint.SEARCH}")
     if not query:
         return Page([], 0, has_more=False)
     catch_up(db)

@@ -21,6 +21,7 @@ from onceward.features.history.regexp import Pattern
 from onceward.file.database import Database
 from onceward.file.sql_parts import columns, senders
 from onceward.message.clock import Millis
+from onceward.message.error_text import Hint
 from onceward.message.frame import json_string
 from onceward.message.names import no_option, quoted, rank
 from onceward.message.record import MessageRecord, Page
@@ -428,7 +429,7 @@ def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
         return {place.table: (NEVER, NEVER) for place in SOURCES}
     match = TOKEN.fullmatch(after)
     if match is None:
-        raise InvalidArgument(f"after={quoted(after)} is not a Page.next")
+        raise InvalidArgument(f"after={quoted(after)} is not {Hint.NEXT_PAGE}")
     out, received, at, dead = (int(part) for part in match.groups())
     return {"outbox": (NEVER, out), "inbox": (NEVER, received), "dead_letters": (at, dead)}
 

@@ -40,6 +40,7 @@ from onceward.file.file_checks import owner_name
 from onceward.message.arguments import check_given, checks_arguments
 from onceward.message.body import Body
 from onceward.message.clock import Millis
+from onceward.message.error_text import Hint
 from onceward.message.frame import split_tags
 from onceward.message.log import Log, log
 from onceward.message.mailbox import MailboxInfo
@@ -470,8 +471,8 @@ class Mailboxes:
             return self.get(name)
         except UnknownMailbox as error:
             raise UnknownMailbox(
-                "no mailbox has this name or id, or it has expired: to create a public one set "
-                "public=True, to create a private one omit the name"
+                "no mailbox has this name or id, or it has expired: to create a public one "
+                f"{Hint.SET_PUBLIC}, to create a private one omit the name"
             ) from error
 
     def create(
@@ -491,7 +492,7 @@ class Mailboxes:
 
         """
         if name is not None and not public:
-            msg = "a private mailbox gets its own id: omit the name, or set public=True"
+            msg = f"a private mailbox gets its own id: omit the name, or {Hint.SET_PUBLIC}"
             raise InvalidArgument(msg)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
         wanted = replace(wanted, newest_per_key=newest_per_key)
@@ -551,7 +552,7 @@ def _millis(ttl: Span | None) -> Millis | None:
         return None
     span = seconds("ttl", ttl)
     if not TTL_MIN <= span <= TTL_MAX:
-        msg = f"ttl {quoted(ttl)} must be at least a millisecond, or None for no expiry"
+        msg = f"ttl {quoted(ttl)} must be at least a millisecond, {Hint.NO_EXPIRY}"
         raise InvalidArgument(msg)
     return round(1000 * span)
 

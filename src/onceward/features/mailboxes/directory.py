@@ -17,6 +17,7 @@ from onceward.file.directory import DirectoryDatabase, DirectoryHandle
 from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import iso
+from onceward.message.error_text import Hint
 from onceward.message.mailbox import MailboxInfo
 from onceward.message.names import quoted
 from onceward.message.vocabulary import reason_text
@@ -132,7 +133,7 @@ def create(directory: DirectoryDatabase, wanted: MailboxInfo) -> MailboxInfo:
     made, created = ensure(directory, wanted)
     if not created:
         ends = "without an end" if made.expires_at is None else f"until {iso(made.expires_at)}"
-        msg = f"the mailbox {made.name} already exists, {ends}: use ensure, or another name"
+        msg = f"the mailbox {made.name} already exists, {ends}: {Hint.USE_MAILBOX}"
         raise DuplicateMailbox(msg)
     return made
 

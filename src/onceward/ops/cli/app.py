@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from onceward.ops.cli.exit_codes import DONE, FAILED, SIGNAL, USAGE, Failed, Usa
 from onceward.ops.cli.file_word import is_file, with_file
 from onceward.ops.cli.output import note
 from onceward.ops.cli.parse_errors import in_words
-from onceward.ops.cli.wording import in_shell
+from onceward.ops.cli.wording import OPTIONS, in_shell
 
 ARGUMENTS: Final = "\n\nArgs:"
 """Heading of the docstring part that the parser shows with each argument."""
@@ -193,12 +193,20 @@ def called_by(tokens: Sequence[str]) -> str | None:
     return next((name for name in names if name in COMMANDS), None)
 
 
+def options_of(program: App, called: str) -> frozenset[str]:
+    """Return the options of a command, as the names that they have as parameters."""
+    *_, (*_, command), _ = program.parse_commands(called.split())
+    names = (name for each in command.assemble_argument_collection() for name in each.names)
+    return frozenset(name[2:].replace("-", "_") for name in names if name.startswith("--"))
+
+
 def run(tokens: Sequence[str]) -> int:
     """Run one command; errors go to stderr as text or as an object, and set the exit code."""
     try:
         check_command(tokens)
         called = called_by(tokens)
         program = build(tokens)
+        OPTIONS.set(partial(options_of, program, called) if called else frozenset)
         program.exit_on_error, program.print_error = False, False
         words = with_file(called, tokens) if called else list(tokens)
         code = program(words, result_action="return_value")

@@ -61,7 +61,7 @@ def print_transitions(found: FileReader, count: int, *, follow: bool) -> int:
 
     """
     if not records_transitions(found):
-        raise Usage("this file records no transitions: open it with transitions=True once")
+        raise Usage("this file records no transitions: run this once with ONCEWARD_TRANSITIONS=1")
     after = last_transition(found) - count
     for _ in commits(found):
         while rows := transitions_after(found, after, SLICE):

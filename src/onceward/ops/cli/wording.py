@@ -1,64 +1,59 @@
-"""Translate error texts from Python to the shell."""
+"""Say errors of the library to a user of the shell: commands and options for calls of Python."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from typing import Final
 
-from onceward.message.names import PREFIX
+from onceward.message.error_text import Hint
 
-PHRASES: Final = {
-    "call ``file.resume()``": "run onceward resume",
-    "file.resume() first": "run onceward resume first",
-    "after resume()": "after onceward resume",
-    "open the postbox once with search=True": "run this once with ONCEWARD_SEARCH=1",
-    "open this one with hold_unknown=True": "set ONCEWARD_HOLD_UNKNOWN=1",
-    "ask ``postbox.state(id)``": "run onceward show ID",
-    "ask state(id)": "run onceward show ID",
-    "ask result() again later": "look for the reply in onceward history",
-    "ask ``result(ticket)`` again later": "look for the reply in onceward history",
-    "a Postbox that is opened with agent=NAME creates it": "onceward init NAME creates it",
-    "open it with agent=NAME, or create it with onceward init NAME": "run onceward init NAME",
-    "at least a millisecond, or None for no expiry": "at least a millisecond, or --forever",
-    "use ensure, or another name": "omit --exclusive, or choose another name",
-    "channels.ensure returns the existing one": "--ensure uses the existing one",
-    "``ensure`` returns it": "--ensure uses the existing one",
-    "``ensure`` returns the existing one": "without --exclusive the existing one is used",
-    "give the result of detach": "give the handle that onceward channel receive printed",
-    "set public=True": "give a name",
-    "is not a Page.next": "is not the next of a page",
-    "give a datetime, or milliseconds since 1970 (1000 times time.time())": (
-        "write 2026-01-31T12:00:00Z, or milliseconds since 1970"
-    ),
-    "add one, as in replace(tzinfo=UTC) or astimezone()": "end it in Z or in +02:00",
+SHELL: Final = {
+    Hint.RESUME: "run onceward resume first",
+    Hint.ASK_STATE: "run onceward show ID",
+    Hint.ASK_RESULT: "look for the reply in onceward history",
+    Hint.CREATE_FILE: "onceward init NAME creates it",
+    Hint.OPEN_WITH_AGENT: "run onceward init NAME",
+    Hint.HOLD_UNKNOWN: "set ONCEWARD_HOLD_UNKNOWN=1",
+    Hint.SEARCH: "run this once with ONCEWARD_SEARCH=1",
+    Hint.NETWORK_FILESYSTEM: "set ONCEWARD_NETWORK_FILESYSTEM=1",
+    Hint.FOREIGN_KEYS: "run this once with ONCEWARD_FOREIGN_KEYS=1",
+    Hint.DURABILITY: "set ONCEWARD_DURABILITY to safe or fast",
+    Hint.BUSY_TIMEOUT: "set ONCEWARD_BUSY_TIMEOUT to seconds",
+    Hint.MAINTAIN: "onceward relay does it",
+    Hint.BROADCAST: "onceward send broadcast sends",
+    Hint.TRANSPORT: "install one",
+    Hint.NO_EXPIRY: "or --forever",
+    Hint.USE_MAILBOX: "omit --exclusive, or choose another name",
+    Hint.USE_CHANNEL: "--ensure uses the existing one",
+    Hint.SET_PUBLIC: "give a name",
+    Hint.DETACHED: "give the handle that onceward channel receive printed",
+    Hint.NEXT_PAGE: "the next of a page",
+    Hint.MOMENT: "write 2026-01-31T12:00:00Z, or milliseconds since 1970",
+    Hint.TIME_ZONE: "end it in Z or in +02:00",
+    Hint.RUNS: "see onceward sessions runs",
 }
-"""Whole phrases of the library, in the words of the shell's user."""
-SWITCH: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=True\b")
-OPTION: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=(?=[\s,;.)]|$)")
-VALUE: Final = re.compile(r"(?<![-\w.?&/])([a-z_]+)=(?=['\d{])")
-MAPPING: Final = re.compile(r"pass transports=\{.*?\} or ")
-CODE: Final = re.compile(r"``([^`]*)``")
+"""Each hint in the words of the shell's user."""
+ENDS: Final = ("", *" ,;:.)")
+"""Characters after the name of an option that has no value."""
+OPTIONS: Final = ContextVar[Callable[[], Collection[str]]]("OPTIONS", default=frozenset)
+"""Returns the names of the parameters of the command that runs."""
 
 
 def in_shell(text: str) -> str:
-    """
-    Return an error text with options of Python spelled as options or variables of the shell.
-
-    ``setting=True`` becomes the setting's variable, any other ``name=`` becomes ``--name``.
-    """
-    for phrase, told in PHRASES.items():
-        text = text.replace(phrase, told)
-    text = SWITCH.sub(_switch, CODE.sub(r"\1", MAPPING.sub("", text)))
-    text = OPTION.sub(lambda match: _option(match[1]), text)
-    return VALUE.sub(lambda match: f"{_option(match[1])} ", text)
+    """Return an error text with hints, and with options of the command, as the shell has them."""
+    for hint, told in SHELL.items():
+        text = text.replace(hint, told)
+    options = OPTIONS.get()()
+    return " ".join(_word(each, options) for each in text.replace("``", "").split(" "))
 
 
-def _switch(match: re.Match[str]) -> str:
-    from onceward.message.settings import Settings  # noqa: PLC0415 - some errors only
-
-    name = match[1]
-    return f"{PREFIX}{name.upper()}=1" if name in Settings.model_fields else _option(name)
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _word(word: str, options: Collection[str]) -> str:
+    """Return ``name=value`` as ``--name value`` if the command has this option."""
+    before, equals, value = word.partition("=")
+    name = before.lstrip("(")
+    if not equals or name not in options:
+        return word
+    flag, given = f"--{name.replace('_', '-')}", value.removeprefix("True")
+    between = "" if given[:1] in ENDS else " "
+    return f"{before.replace(name, flag)}{between}{given}"
