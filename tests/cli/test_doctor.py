@@ -397,7 +397,7 @@ def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(
 
     assert 3 == ran.code
     assert (
-        f"shop.db was deleted, and process {pid} still has it: kill -STOP {pid},"
+        f"shop.db was moved or deleted, and process {pid} still has it: kill -STOP {pid},"
         " copy it and its -wal" in ran.err
     )
 

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.errors import NetworkFilesystem, OutcomeUnknown, StoreCorrupt, StoreError, StoreFault
+from onceward.errors import (
+    NetworkFilesystem,
+    OutcomeUnknown,
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreUnusable,
+)
 from onceward.events import WalDeleted
 from onceward.file.file_checks import create_or_check, file_key, filesystem, refuse_network
 from onceward.file.read_only import opened as opened_to_read
@@ -242,6 +249,29 @@ def test_commits_that_cannot_be_saved_are_told(
     assert [(box._db.deleted_wal.at,)] == box.query(LOST_AT)  # type: ignore[union-attr]  # told
     assert [] == box.query("SELECT id FROM of_the_other")
     assert [] == box.file.check()
+
+
+def test_no_file_is_created_beside_a_wal_that_has_commits(box: Postbox) -> None:
+    """SQLite would delete it; the file is put back, and has all that was committed."""
+    kept, path, aside = box.send("b", 1), box.file.path, box.file.path.with_name("moved.db")
+    path.rename(aside)
+
+    with pytest.raises(StoreUnusable, match="has its last commits, which a new file would end"):
+        Postbox(path, agent="a", start=False)
+
+    assert not path.exists()
+    aside.rename(path)
+    assert ["pending", "pending"] == [box.state(kept), box.state(box.send("b", 2))]
+
+
+def test_a_new_file_takes_the_place_of_one_that_is_gone_with_its_wal(opened: Open) -> None:
+    """Nothing is left of the old one that a new one could end."""
+    path = opened("a").file.path
+    opened("a").close()
+    for name in path.parent.glob("a.db*"):
+        name.unlink()
+
+    assert [] == opened("a").file.check()
 
 
 def test_closing_leaves_the_new_wal_of_another_process(

@@ -263,8 +263,13 @@ class Database:
             raise ForkedProcess(open_files.INHERITED.format(real))
         if key is not None:
             return key
+        cls._refuse_left_wal(real)
         open_files.create(real, allow_network=settings.network_filesystem)
         return cls._existing(real, mode, settings)
+
+    @staticmethod
+    def _refuse_left_wal(real: Path) -> None:
+        file_checks.refuse_left_wal(real)
 
     @classmethod
     def _first(

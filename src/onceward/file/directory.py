@@ -126,6 +126,10 @@ class DirectoryDatabase(Database):
         [(clock_at,)] = tx.rows(BARRIER, (tx.now,))
         self.time.observe(clock_at)
 
+    @staticmethod
+    def _refuse_left_wal(real: Path) -> None:
+        """Refuse nothing: agents write what a lost directory lacks again."""
+
     def _store_loss(self) -> None:
         """Store nothing: agents write what a lost directory lacks again."""
 

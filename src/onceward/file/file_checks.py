@@ -100,6 +100,22 @@ def create_or_check(path: Path, *, allow_network: bool) -> bool:
     return True
 
 
+def refuse_left_wal(path: Path) -> None:
+    """
+    Refuse to create a database whose WAL is there already: SQLite would delete that.
+
+    Raises:
+        StoreUnusable: the file was moved or deleted without the WAL, which has its last commits.
+
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    if wal.exists() and wal.stat().st_size and not path.exists():
+        raise StoreUnusable(
+            f"{path} was moved or deleted, and {wal.name} has its last commits, which a new file"
+            f" would end: put {path.name} back, or move {wal.name} away"
+        )
+
+
 def _refuse_odd(path: Path) -> None:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):

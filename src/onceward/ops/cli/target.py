@@ -146,7 +146,7 @@ def refuse_deleted(path: Path) -> None:
         pids = " ".join(map(str, gone))
         copy = f"kill -STOP {pids}, copy it and its -wal from /proc/{gone[0]}/fd, or take a backup"
         cure = f"{copy}; then end these processes, and move the copy to this path"
-        raise NothingThere(f"{path} was deleted, and process {pids} still has it: {cure}")
+        raise NothingThere(f"{path} was moved or deleted, and process {pids} still has it: {cure}")
 
 
 def open_box(path: Path) -> Postbox:
