@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -55,5 +56,7 @@ def full_disk(path: Path) -> Cause | None:
 
 def free_bytes(path: Path) -> int:
     """Return how many bytes this user can still write to the disk of a file."""
+    if os.name == "nt":
+        return shutil.disk_usage(path).free
     found = os.statvfs(path)
     return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
