@@ -38,8 +38,7 @@ SECTIONS = {
     "Limits": "Limits LimitInfo DropRecord",
     "Dead letters": ("DeadLetters DeadLetterFilter ReplayResult DeadLetter"),
     "Sessions and their runs": (
-        "Sessions SessionQueues Run RunFields QueueOptions Summary PreviousRun StoredStep RunInfo "
-        "QueueInfo"
+        "Sessions Runs Run RunFields QueueOptions Summary PreviousRun StoredStep RunInfo QueueInfo"
     ),
     "Channels": ("Channels Channel ChannelConfig ChannelInfo SendResult Acknowledgment"),
     "Mailboxes": ("Mailboxes Mailbox MailboxFields Start MailboxInfo HandlerTransaction"),
@@ -52,7 +51,7 @@ SECTIONS = {
     "The same, awaitable": (
         "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "
         "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "
-        "AsyncSchedules AsyncLimits AsyncSessions AsyncAgentFile"
+        "AsyncSchedules AsyncLimits AsyncRuns AsyncSessions AsyncAgentFile"
     ),
     "Settings and policies": "Settings Tuning RetryPolicy",
     "Hooks": ("LogHook AuditLog Observer Sending Handling SendFacts Attempt"),

@@ -60,7 +60,7 @@ QUESTIONS: Final = (
     Question(
         "Do more messages come while one call still works?",
         "a conversation with an agent that is busy for minutes",
-        "@agent.session",
+        "@agent.runs",
     ),
     Question(
         "Is one write for a hundred messages much cheaper?",

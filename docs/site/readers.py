@@ -36,6 +36,7 @@ ASYNC_MODULES = (
     "onceward.features.limits.aio",
     "onceward.features.mailboxes.aio",
     "onceward.features.schedules.aio",
+    "onceward.features.runs.aio",
     "onceward.features.runs.run",
     "onceward.core.handle.message",
     "onceward.features.batches.context",

@@ -26,7 +26,7 @@ coder = Agent("coder")
 tester = Agent("tester")
 
 
-@coder.session(mode="steer")
+@coder.runs(mode="steer")
 async def code(run: AsyncRun) -> str | None:
     """Do a turn with a checkpoint after every step, from which the next run continues."""
     if run.message.type == "worker_result":
@@ -56,7 +56,7 @@ async def first_try(run: AsyncRun) -> str:
     return "finished"
 
 
-@tester.session()
+@tester.runs()
 def test(run: Run) -> str:
     """Test what was written."""
     print(f"tester: testing what {len(run.message.body['test'])} steps made")
@@ -79,9 +79,9 @@ def main(folder: Path) -> None:
                 print(f"user:   hears {answer.body!r}")
             if answer.body == "done, and tested":
                 break
-        while box.sessions.runs(state="open"):
+        while box.runs.list(state="open"):
             time.sleep(0.01)
-        for run in reversed(box.sessions.runs()):
+        for run in reversed(box.runs.list()):
             print(f"file:   a run of {len(run.event_ids)} in mode {run.mode}: {run.state}")
 
 

@@ -31,7 +31,7 @@ def prepare(box):
 def hourly(tick):
     done.append(("hourly", {version}))
 
-@agent.session("chat-*")
+@agent.runs("chat-*")
 def talk(run):
     done.append(("talk", {version}))
 """
@@ -92,7 +92,7 @@ def work(body):
 def prepare(box):
     done.append(("prepare", {version}))
 
-@agent.session("chat-*")
+@agent.runs("chat-*")
 def talk(run):
     done.append(("talk", {version}))
 """

@@ -269,7 +269,7 @@ CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
     (lambda box, it: box.flush(it), ["soon", -1]),
     (lambda box, it: box.dead_letters.list(reason=it), ["expird", 5]),
     (lambda box, it: box.history(state=it), ["pendin", 5]),
-    (lambda box, it: box.sessions.runs(state=it), ["runing", "", 5]),
+    (lambda box, it: box.runs.list(state=it), ["runing", "", 5]),
     (lambda box, it: box.limits.remove(it), ["door", "", 5]),
     (lambda box, it: box.channels.get("c").pause(it), ["stop", "", 5]),
     (lambda box, it: box.channels.ensure("d", description=it), [5, None, ["x"]]),
@@ -282,9 +282,9 @@ CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
     (lambda _, it: Agent("x").at_open(it), [5, None]),
     (lambda _, it: Agent("x").waits(it), [5, None]),
     (lambda _, it: Agent("x").every(60, session=it)(handle), [5, ["x"]]),
-    (lambda _, it: Agent("x").session(inject=it)(handle), [5, "yes"]),
-    (lambda _, it: Agent("x").session(types=it)(handle), [5, None, [5]]),
-    (lambda _, it: Agent("x").session(allow_override_from=it)(handle), [5, None, [5]]),
+    (lambda _, it: Agent("x").runs(inject=it)(handle), [5, "yes"]),
+    (lambda _, it: Agent("x").runs(types=it)(handle), [5, None, [5]]),
+    (lambda _, it: Agent("x").runs(allow_override_from=it)(handle), [5, None, [5]]),
     (lambda _, it: agent(retry=it), [5, "10"]),
     (lambda _, it: agent(timeout=it), [b"1", 0]),
     (lambda _, it: RetryPolicy(it, it), [5, None]),
@@ -370,7 +370,7 @@ def test_a_run_refuses_wrong_types(box: Postbox, call: Callable[[Run], object]) 
     """Its function gets the error where it made the mistake, not at the end of the run."""
     served, refused = Agent("r"), list[InvalidArgument]()
 
-    @served.session()
+    @served.runs()
     def serve(run: Run) -> None:
         with pytest.raises(InvalidArgument) as error:
             call(run)
@@ -450,7 +450,7 @@ def test_what_a_handler_is_given_refuses_them(box: Postbox, kind: type) -> None:
         found.update(refusals(run, names))
 
     if kind is Run:
-        served.session()(serve_run)
+        served.runs()(serve_run)
     else:
         served.on("t")(serve_message)
     with Postbox(box.file.path.with_name("r.db"), agent=served, start=False) as other:
@@ -461,7 +461,7 @@ def test_what_a_handler_is_given_refuses_them(box: Postbox, kind: type) -> None:
     assert {} == {call: how for call, how in found.items() if how != "refused"}
 
 
-@pytest.mark.parametrize("name", ["on", "every", "session"])
+@pytest.mark.parametrize("name", ["on", "every", "runs"])
 def test_declarations_refuse_them(name: str) -> None:
     """When the program is imported, not with the first message."""
     found = refusals(Agent("x"), [name])

@@ -94,7 +94,7 @@ def test_the_work_of_an_async_run_is_a_coroutine_function(tmp_path: Path) -> Non
     """``write`` returns its result, ``at_end`` commits with the run; messages are awaitable."""
     agent, seen = Agent("coder"), list[Any]()
 
-    @agent.session("talk")
+    @agent.runs("talk")
     async def turn(run: AsyncRun) -> None:
         async def table(tx: AsyncTransaction) -> int:
             await tx.execute(TABLE)

@@ -19,6 +19,8 @@ from onceward.features.limits.aio import AsyncLimits
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.aio import AsyncHandlerTransaction, AsyncMailbox, AsyncMailboxes
 from onceward.features.mailboxes.api import HandlerTransaction, Mailbox, Mailboxes
+from onceward.features.runs.aio import AsyncRuns
+from onceward.features.runs.api import Runs
 from onceward.features.runs.run import AsyncRun
 
 FACES: dict[type, type] = {
@@ -36,6 +38,7 @@ FACES: dict[type, type] = {
     Peers: aio.AsyncPeers,
     Postbox: aio.AsyncPostbox,
     Run: AsyncRun,
+    Runs: AsyncRuns,
     Session: aio.AsyncSession,
     Sessions: AsyncSessions,
     Transaction: AsyncTransaction,

@@ -58,7 +58,7 @@ CALLS: dict[str, Callable[[Postbox], object]] = {
     "dead letter": lambda box: box.dead_letters.replay(HALF),
     "peer": lambda box: box.peers.remove(HALF),
     "limit": lambda box: box.limits.remove(HALF),
-    "queue": lambda box: box.sessions.reorder("s", [HALF]),
+    "queue": lambda box: box.runs.reorder("s", [HALF]),
     "mailbox": lambda box: box.mailboxes.create(HALF),
 }
 

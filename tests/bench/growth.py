@@ -178,7 +178,7 @@ def _carry(alice: Postbox, bob: Postbox) -> None:
 def _sessions(stack: ExitStack, folder: Path, size: int) -> Steps:
     """Open an agent that has had a run in each of many sessions."""
     agent = Agent("coder")
-    agent.session(mode="collect", debounce=0)(_nothing)
+    agent.runs(mode="collect", debounce=0)(_nothing)
     box = stack.enter_context(
         Postbox(folder / "coder.db", agent=agent, start=False, max_pending=UNBOUNDED)
     )

@@ -73,7 +73,7 @@ def _ours(plan: Plan, mode: QueueMode, lap: int, sessions: int, each: int) -> fl
     """Return the messages per second from opening a backlog to its last processed mark."""
     home = plan.room(f"ours-{mode}-{lap}")
     agent = Agent("coder")
-    agent.session(mode=mode, debounce=0, cap=each)(_nothing)
+    agent.runs(mode=mode, debounce=0, cap=each)(_nothing)
     total = sessions * each
     with Postbox(home / "user.db", agent="user", start=False) as user:
         Postbox(home / "coder.db", agent="coder", start=False).close()
@@ -151,7 +151,7 @@ def serve(link: Link, home: Path) -> None:
     """Begin a run for whatever comes and tell when; the body of the other process."""
     agent = Agent("coder")
 
-    @agent.session(mode="collect", debounce=0)
+    @agent.runs(mode="collect", debounce=0)
     def turn(run: Run) -> None:
         del run
         say_when(link)

@@ -471,7 +471,7 @@ def test_a_call_that_was_left_is_a_warning(cli: Cli, home: Path) -> None:
     """An aborted call that does not return is an operator's business while its process lives."""
     agent, clock, said_so = Agent("shop"), ManualClock(), list[tuple[str, str]]()
 
-    @agent.session(mode="steer")
+    @agent.runs(mode="steer")
     def deaf(run: Run) -> None:
         if run.previous is None:
             shop.send("shop", 2)

@@ -20,7 +20,7 @@ Cli = Callable[..., Any]
     "command",
     [
         "stats", "ls", "ls outbox", "history", "tail", "poll", "sessions stats", "maintain",
-        "pause", "resume", "peers ls", "dead ls", "sessions runs", "limits ls", "sessions ls",
+        "pause", "resume", "peers ls", "dead ls", "runs ls", "limits ls", "runs queues",
         "agents register", "mailbox ls", "channel ls", "doctor", "check", "migrate", "relay --once",
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ from onceward.api.sessions import Sessions
 from onceward.features.channels.api import Channels
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import Mailboxes
+from onceward.features.runs.api import Runs
 from onceward.features.schedules.api import Schedules
 from onceward.ops.cli.app import COMMANDS
 
@@ -157,18 +158,20 @@ VERBS: dict[type, dict[str, str]] = {
         "stats": "sessions stats",
         "tail": "tail",
         "poll": "poll",
-        "list": "sessions ls",
-        "get": "sessions ls",
-        "waiting": "sessions ls",
-        "set": "sessions set",
-        "reorder": "sessions reorder",
-        "discard": "sessions discard",
-        "pause": "sessions pause",
-        "resume": "sessions resume",
-        "remove": "sessions remove",
-        "runs": "sessions runs",
-        "run": "sessions run",
-        "abort": "sessions abort",
+    },
+    Runs: {
+        "list": "runs ls",
+        "get": "runs show",
+        "abort": "runs abort",
+        "queues": "runs queues",
+        "queue": "runs queues",
+        "waiting": "runs queues",
+        "set": "runs set",
+        "reorder": "runs reorder",
+        "discard": "runs discard",
+        "pause": "runs pause",
+        "resume": "runs resume",
+        "remove": "runs remove",
     },
 }
 

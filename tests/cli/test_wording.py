@@ -41,7 +41,7 @@ def speaking() -> Iterator[Callable[..., None]]:
     [
         ("ls --limit many", "--limit takes a whole number, not 'many'"),
         ("ls outbx", "WHAT is one of queues, lanes, outbox, inbox, not 'outbx'"),
-        ("sessions runs --state nope", "--state is one of open, done, waiting, aborted, failed"),
+        ("runs ls --state nope", "--state is one of open, done, waiting, aborted, failed"),
         ("receive --wait soon", "--wait: span 'soon' is not a valid duration"),
         ("send", "TO is missing"),
         ("tail -n", "-n needs a value"),

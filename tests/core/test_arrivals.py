@@ -18,7 +18,7 @@ def arrived(tmp_path: Path) -> Iterator[Any]:
     """Return a function that sends the bodies of sessions and returns the recipient's file."""
     agent = Agent("b")
 
-    @agent.session()
+    @agent.runs()
     def turn(run: Run) -> None:
         del run
 

@@ -34,7 +34,7 @@ Postbox("a.db", retry_frist=1)  # type: ignore[call-arg]
 Postbox("a.db", durability="save")  # type: ignore[arg-type]
 AsyncPostbox("a.db", agent="a", retry_frist=1)  # type: ignore[call-arg]
 Settings.five_minutes(max_pendign=1)  # type: ignore[call-arg]
-agent.session("talk", mode="stear")  # type: ignore[arg-type]
+agent.runs("talk", mode="stear")  # type: ignore[arg-type]
 
 
 def dead(event: DeadLettered) -> None:
@@ -60,7 +60,7 @@ def sync_calls(box: Postbox, session: Session, channel: Channel, mailbox: Mailbo
     channel.send("x", kind="shout")  # type: ignore[arg-type]
     channel.join("boss")  # type: ignore[arg-type]
     box.channels.create("c", stickey=True)  # type: ignore[call-arg]
-    box.sessions.set("talk", overflow="odl")  # type: ignore[arg-type]
+    box.runs.set("talk", overflow="odl")  # type: ignore[arg-type]
     box.limits.set("outbx", messages=1)  # type: ignore[arg-type]
     box.dead_letters.list(peeer="b")  # type: ignore[call-arg]
     mailbox.query(topcs="x")  # type: ignore[call-arg]

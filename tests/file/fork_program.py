@@ -181,7 +181,7 @@ elif PLACE == "batch":
 
 elif PLACE == "run":
 
-    @agent.session("s")
+    @agent.runs("s")
     def handle_run(run: Run) -> None:
         """Fork in a run."""
         if is_first():

@@ -38,7 +38,7 @@ def _said(report: Report) -> tuple[dict[str, int], list[object], bool]:
 
 def _with_runs(**options: Unpack[QueueOptions]) -> Agent:
     agent = Agent("far")
-    agent.session("flow", **options)(lambda _run: None)
+    agent.runs("flow", **options)(lambda _run: None)
     return agent
 
 
@@ -59,7 +59,7 @@ def test_messages_of_a_paused_agent_wait_for_its_resume(world: World) -> None:
 def test_messages_of_a_paused_session_wait_for_its_resume(world: World) -> None:
     """A message of another session of the agent does not."""
     near, far = world.open("near"), world.open(_with_runs(mode="queue"))
-    far.sessions.pause("flow")
+    far.runs.pause("flow")
     post(near, "far", 1)
     near.session("other").send("far", {"number": 1}, type="step")
     world.run(near, far)

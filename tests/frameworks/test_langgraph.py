@@ -569,7 +569,7 @@ def test_a_run_goes_on_with_its_graph(tmp_path: Path, calls: Calls) -> None:
     clock, agent = ManualClock(), Agent("worker")
     fails, seen = Fails(), list[Any]()
 
-    @agent.session("*")
+    @agent.runs("*")
     def serve(run: Run) -> None:
         found = invoke(graph, {"words": [each.body["text"] for each in run.messages]}, run)
         fails()

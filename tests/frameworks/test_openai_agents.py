@@ -517,7 +517,7 @@ def test_a_run_of_a_session_has_the_same(world: World) -> None:
     )
     world.fails = {"end": 1}
 
-    @world.agent.session("*")
+    @world.agent.runs("*")
     async def serve(run: AsyncRun) -> None:
         given: Any = [{"role": "user", "content": each.body["text"]} for each in run.messages]
         await OncewardRunner.run(bot, given, session=OncewardSession(run))

@@ -781,7 +781,7 @@ def test_a_conversation_is_served_by_runs(tmp_path: Path, mode: Any, prompts: li
         slow = Slow()
         brain, agent = slow.brain(), Agent("bob")
 
-        @agent.session(mode=mode, debounce=0)
+        @agent.runs(mode=mode, debounce=0)
         async def turn(run: AsyncRun) -> str:
             found = await brain.run(", ".join(str(each.body) for each in run.messages))
             return str(found.output)
@@ -810,7 +810,7 @@ def test_a_run_that_is_tried_again_has_its_steps(payer: Any, calls: list[str]) -
     """A run of a session finds them as a handler does."""
     agent, tries = Agent("bob"), list[int]()
 
-    @agent.session(debounce=0)
+    @agent.runs(debounce=0)
     async def turn(run: AsyncRun) -> None:
         await payer.run("go")
         tries.append(1)

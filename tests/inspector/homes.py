@@ -75,7 +75,7 @@ def coder_agent() -> Agent:
     """Return an agent whose sessions have runs."""
     coder = Agent("coder")
 
-    @coder.session(mode="followup", cap=100)
+    @coder.runs(mode="followup", cap=100)
     def turn(run: Run) -> str:
         answer = f"did {run.message.body}"
         run.reply(answer)

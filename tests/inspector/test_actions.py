@@ -303,12 +303,12 @@ def test_a_breaker_is_reset(writer: TestClient, home: Home) -> None:
 def test_a_session_is_paused_and_its_run_aborted(writer: TestClient, home: Home) -> None:
     """Runs that have ended are not aborted, and the page says so."""
     with box(home, "coder") as coder:
-        run = coder.sessions.runs()[0].id
+        run = coder.runs.list()[0].id
     assert "session chat is paused" in confirmed(writer, "/agents/coder/act/pause-queue?id=chat")
     assert "not aborted: it was not open" in confirmed(writer, f"/agents/coder/act/abort?id={run}")
     confirmed(writer, "/agents/coder/act/resume-queue?id=chat")
     with box(home, "coder") as coder:
-        [queue] = coder.sessions.list()
+        [queue] = coder.runs.queues()
         assert queue.paused_at is None
 
 
@@ -316,7 +316,7 @@ def test_an_open_run_is_aborted(writer: TestClient, home: Home) -> None:
     """Its call goes on and is not heard any more; its message waits for the next run."""
     coder, began, go = Agent("coder"), Event(), Event()
 
-    @coder.session(mode="followup")
+    @coder.runs(mode="followup")
     def turn(run: Run) -> str:
         began.set()
         assert go.wait(PATIENCE)
@@ -331,7 +331,7 @@ def test_an_open_run_is_aborted(writer: TestClient, home: Home) -> None:
         message_id = worker.session("chat").send("coder", "build it again")
         call = pool.submit(worker.run_until_idle)
         assert began.wait(PATIENCE)
-        [run] = [each.id for each in worker.sessions.runs() if each.state == "open"]
+        [run] = [each.id for each in worker.runs.list() if each.state == "open"]
         page = writer.get("/agents/coder").text
         confirmed(writer, "/agents/coder/act/pause-queue?id=chat")
         [address] = re.findall(
@@ -345,9 +345,9 @@ def test_an_open_run_is_aborted(writer: TestClient, home: Home) -> None:
         assert "Abort a run: aborted" in told
         assert "<h1>Session chat</h1>" in told
         assert [("aborted", "aborted in the inspector")] == [
-            (each.state, each.cause) for each in worker.sessions.runs() if each.id == run
+            (each.state, each.cause) for each in worker.runs.list() if each.id == run
         ]
-        assert [message_id] == [each.id for each in worker.sessions.waiting("chat")]
+        assert [message_id] == [each.id for each in worker.runs.waiting("chat")]
         assert [] == worker.query("SELECT id FROM onceward_outbox WHERE body = 'too late'")
 
 

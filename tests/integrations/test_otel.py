@@ -315,7 +315,7 @@ def test_a_run_links_to_each_of_its_messages(tmp_path: Path, telemetry: Telemetr
     """A run of several messages is a span with a trace of its own; its replies are children."""
     agent = Agent("b")
 
-    @agent.session(mode="collect", debounce=0)
+    @agent.runs(mode="collect", debounce=0)
     def serve(run: Run) -> None:
         run.send("a", PING)
 
@@ -328,7 +328,7 @@ def test_a_run_links_to_each_of_its_messages(tmp_path: Path, telemetry: Telemetr
         a.session("s").send("b", PING)
         a.session("s").send("b", PING)
         settle(a, b)
-        [run] = b.sessions.runs()
+        [run] = b.runs.list()
 
     sends, span = telemetry.named("send b"), telemetry.one("process b")
     assert (None, [span_id(each) for each in sends]) == (parent_id(span), linked(span))
@@ -452,7 +452,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path, telemetry: Telemetry) -> None
     """The span of a run has the class of what its handler raised."""
     agent = Agent("b")
 
-    @agent.session(attempts=1)
+    @agent.runs(attempts=1)
     def serve(run: Run) -> None:
         raise KeyError(run.id)
 

@@ -169,11 +169,11 @@ def test_batches_and_runs_are_surrounded(world: World) -> None:
     def work(bodies: list[int], ctx: BatchContext) -> None:
         heard.append(f"batch {bodies}")
 
-    @bob.session("chat")
+    @bob.runs("chat")
     def chat(run: Any) -> None:
         heard.append("run")
 
-    @bob.session("talk")
+    @bob.runs("talk")
     async def talk(run: Any) -> None:
         heard.append("async run")
 

@@ -500,7 +500,7 @@ def test_a_message_of_a_run_is_cancelled_and_the_run_ends(tmp_path: Path) -> Non
     agent, begun = Agent("bob"), Event()
     runs = list[list[int]]()
 
-    @agent.session("chat", mode="collect", debounce=0)
+    @agent.runs("chat", mode="collect", debounce=0)
     def chat(run: Run) -> None:
         bodies = [each.body["n"] for each in run.messages]
         runs.append(bodies)

@@ -256,7 +256,7 @@ def test_a_first_parameter_and_a_run_depend_on_nothing() -> None:
     with pytest.raises(InvalidArgument, match="must take the message"):
         Agent("bob").on(Job)(no_message)
     with pytest.raises(InvalidArgument, match="depends on a function"):
-        Agent("bob").session()(run_of)
+        Agent("bob").runs()(run_of)
 
 
 class Opened:

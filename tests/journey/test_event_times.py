@@ -65,7 +65,7 @@ def test_events_say_how_long_a_run_took(
     agent = Agent("b")
     monkeypatch.setattr("onceward.features.runs.worker.monotonic", count(step=0.25).__next__)
 
-    @agent.session(mode="collect", debounce=0)
+    @agent.runs(mode="collect", debounce=0)
     def serve(_: Run) -> None:
         if raised is not None:
             raise raised

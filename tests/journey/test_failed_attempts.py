@@ -113,7 +113,7 @@ def test_a_failed_run_keeps_the_attempt_of_its_message(tmp_path: Path) -> None:
     """The trace begins in the user's code, not in the worker that called it."""
     agent = Agent("crm")
 
-    @agent.session(mode="followup", cap=100)
+    @agent.runs(mode="followup", cap=100)
     def turn(run: Run) -> None:
         msg = "no model answers"
         raise RuntimeError(msg)

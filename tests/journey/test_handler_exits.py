@@ -64,7 +64,7 @@ def batch(agent: Agent, end: Callable[[], BaseException]) -> None:
 def run(agent: Agent, end: Callable[[], BaseException]) -> None:
     """Add a handler of runs that ends so."""
 
-    @agent.session("jobs", attempts=1)
+    @agent.runs("jobs", attempts=1)
     def work(run: Any) -> None:
         raise end()
 

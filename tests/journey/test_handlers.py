@@ -123,12 +123,12 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
     [
         (lambda agent: agent.on(lambda _: None), "name what it handles in brackets: @agent.on"),
         (
-            lambda agent: agent.session(lambda _: None),
-            "name what it handles in brackets: @agent.session",
+            lambda agent: agent.runs(lambda _: None),
+            "name what it handles in brackets: @agent.runs",
         ),
         (lambda agent: agent.on("job")(lambda: None), "must take the message"),
-        (lambda agent: agent.session()(lambda: None), "must take only the run"),
-        (lambda agent: agent.session()(lambda _run, _context: None), "must take only the run"),
+        (lambda agent: agent.runs()(lambda: None), "must take only the run"),
+        (lambda agent: agent.runs()(lambda _run, _context: None), "must take only the run"),
     ],
 )
 def test_a_declaration_that_would_handle_nothing_is_refused(

@@ -51,7 +51,7 @@ def by_transaction(agent: Agent, other: str) -> None:
 def by_run(agent: Agent, other: str) -> None:
     """Send the next message from a run."""
 
-    @agent.session(debounce=0)
+    @agent.runs(debounce=0)
     def send(run: Run) -> None:
         run.send(other, following(run.message.body))
 
@@ -60,7 +60,7 @@ def by_run_reply(agent: Agent, other: str) -> None:
     """Answer from a run."""
     del other
 
-    @agent.session(debounce=0)
+    @agent.runs(debounce=0)
     def send(run: Run) -> None:
         run.reply(following(run.message.body))
 

@@ -14,7 +14,7 @@ def test_what_is_handed_out_says_what_it_is(tmp_path: Path) -> None:
     """
     agent = Agent("shop")
     agent.on("order")(_take)
-    agent.session("chat.*", mode="queue")(_nothing)
+    agent.runs("chat.*", mode="queue")(_nothing)
 
     with Postbox(tmp_path / "shop.db", agent=agent, start=False) as shop:
         said = [

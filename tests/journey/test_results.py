@@ -174,7 +174,7 @@ def test_a_run_answers_requests_only(world: World) -> None:
     """Its value is its result; a plain message of it gets no message back."""
     agent = Agent("coder")
 
-    @agent.session(mode="collect", debounce=0)
+    @agent.runs(mode="collect", debounce=0)
     def turn(run: Run) -> str:
         return f"{len(run.messages)} messages"
 
@@ -185,7 +185,7 @@ def test_a_run_answers_requests_only(world: World) -> None:
 
     assert "2 messages" == talk.result(asked, reply=str)
     assert "acked" == box.state(told)
-    assert ([], "2 messages") == (box.dead_letters.list(), box.sessions.runs()[0].result)
+    assert ([], "2 messages") == (box.dead_letters.list(), box.runs.list()[0].result)
     assert [(3,)] == box.query("SELECT count(*) FROM onceward_outbox")
 
 
@@ -214,7 +214,7 @@ def test_the_result_of_a_run_is_named(world: World) -> None:
     """The error for a message that a run has served says where the result is, and it is there."""
     agent = Agent("a")
 
-    @agent.session("chat-*", debounce=0)
+    @agent.runs("chat-*", debounce=0)
     def serve(run: Run) -> str:
         return f"served {run.message.body}"
 
@@ -224,7 +224,7 @@ def test_the_result_of_a_run_is_named(world: World) -> None:
     with pytest.raises(RequestFailed) as failed:
         box.result(asked, reply=str)
 
-    assert "processed by a run, which has its result: see sessions.runs(session='chat-1')" == (
+    assert "processed by a run, which has its result: see runs.list(session='chat-1')" == (
         failed.value.reason
     )
-    assert ["served x"] == [run.result for run in box.sessions.runs(session="chat-1")]
+    assert ["served x"] == [run.result for run in box.runs.list(session="chat-1")]

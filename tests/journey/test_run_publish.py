@@ -25,7 +25,7 @@ def published(folder: Path, work: Callable[[Run], Any], before: Callable[[Postbo
             box.agents.subscribe("news")
     alice, told = Agent("alice"), []
 
-    @alice.session("*")
+    @alice.runs("*")
     def chat(run: Run) -> None:
         told.append(work(run))
 

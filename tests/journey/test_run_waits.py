@@ -30,7 +30,7 @@ class Approved(Msg, type="approved"):
 
 def talk(agent: Agent, mode: Any = "followup") -> Callable[[F], F]:
     """Return the declaration of the sessions of these tests."""
-    declare: Any = agent.session("talk", mode=mode, debounce=0)
+    declare: Any = agent.runs("talk", mode=mode, debounce=0)
     found: Callable[[F], F] = declare
     return found
 

@@ -134,7 +134,7 @@ def test_a_schedule_of_a_session_with_runs_is_served_by_its_runs(world: World) -
     """A lane of its own does not keep a tick from the session's handler."""
     bob, seen = Agent("bob"), list[str]()
 
-    @bob.session("default")
+    @bob.runs("default")
     def serve(run: Any) -> None:
         seen.extend(message.headers["schedule"] for message in run.messages)
 

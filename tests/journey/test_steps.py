@@ -1212,7 +1212,7 @@ def test_a_run_has_the_steps_of_its_messages(world: World) -> None:
         step.tx.execute("INSERT INTO notes VALUES (?)", (str(n),))
         return n
 
-    @agent.session("talk", mode="collect", debounce=0)
+    @agent.runs("talk", mode="collect", debounce=0)
     def serve(run: Run) -> None:
         numbers = [each.body["n"] for each in run.messages]
         total = run.step(paid, numbers)
@@ -1245,7 +1245,7 @@ def test_a_step_of_a_run_is_tried_again_in_its_place(world: World) -> None:
         if step.attempt < 3:
             raise OSError("away")
 
-    @agent.session("talk", debounce=0, attempts=1)
+    @agent.runs("talk", debounce=0, attempts=1)
     def serve(run: Run) -> None:
         away()
         attempts.append(run.message.attempt)
@@ -1365,7 +1365,7 @@ def test_a_run_sleeps_as_a_handler_does(world: World) -> None:
     woken: list[str] = []
     agent = Agent("bob")
 
-    @agent.session("talk", debounce=0)
+    @agent.runs("talk", debounce=0)
     def serve(run: Run) -> None:
         run.sleep(60)
         woken.append(run.message.id)

@@ -313,7 +313,7 @@ def _one_handler(agent: Agent, handled: list[int]) -> None:
 
 
 def _runs(agent: Agent, handled: list[int]) -> None:
-    @agent.session(attempts=1)
+    @agent.runs(attempts=1)
     async def work(run: AsyncRun) -> None:
         handled.extend(each.body for each in run.messages)
 

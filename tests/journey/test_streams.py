@@ -341,7 +341,7 @@ def test_a_run_puts_out_and_each_of_its_messages_is_followed(world: World) -> No
     def think(run: Run) -> None:
         run.stream().append("hm")
 
-    @agent.session("talk", mode="collect", debounce=0)
+    @agent.runs("talk", mode="collect", debounce=0)
     def serve(run: Run) -> None:
         run.step(lambda: think(run), name="think")
         run.stream().append(len(run.messages))

@@ -142,7 +142,7 @@ def _batch(agent: Agent, fail: Callable[[], None]) -> None:
 
 
 def _run(agent: Agent, fail: Callable[[], None]) -> None:
-    @agent.session("bad-*")
+    @agent.runs("bad-*")
     def bad(run: Run) -> None:
         fail()
 

@@ -509,7 +509,7 @@ def test_each_question_of_a_run_is_told_how_far_it_is(serve: Serve, home: Path) 
     """Also one that is not the first message of its run, with whose record steps are stored."""
     bob = Agent("bob")
 
-    @bob.session("talk", mode="collect", debounce=0)
+    @bob.runs("talk", mode="collect", debounce=0)
     def turn(run: Run) -> None:
         run.step(int, name="plan")
         run.sleep("1h")

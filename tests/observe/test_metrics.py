@@ -82,7 +82,7 @@ def test_what_a_person_may_forget_has_an_age(tmp_path: Path) -> None:
         found = scraped(of_files(tmp_path / "a.db", clock=clock))
         return {name: found[f"onceward_{name}_age_seconds"]["a",] for name in names_of}
 
-    @agent.session("chat")
+    @agent.runs("chat")
     def turn(run: Run) -> None:
         clock.advance(30)
         within.update(ages())
@@ -103,7 +103,7 @@ def test_what_a_person_may_forget_has_an_age(tmp_path: Path) -> None:
         box.session("chat").send("a", 2)
         box.run_until_idle()
         clock.advance(60)
-        box.sessions.pause("chat")
+        box.runs.pause("chat")
         clock.advance(60)
         box.file.pause()
         clock.advance(5)

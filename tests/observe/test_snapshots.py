@@ -95,7 +95,7 @@ def test_a_snapshot_knows_leases_breakers_and_the_pause(tmp_path: Path) -> None:
 def test_a_snapshot_knows_the_queue_of_runs(tmp_path: Path) -> None:
     """Messages that wait for a run of their session count, whichever session it is."""
     agent = Agent("b")
-    agent.session(mode="collect", debounce=60)(lambda _: None)
+    agent.runs(mode="collect", debounce=60)(lambda _: None)
     with (
         Postbox(tmp_path / "a.db", agent="a", start=False) as a,
         Postbox(tmp_path / "b.db", agent=agent, start=False) as b,

@@ -147,7 +147,7 @@ def test_settings_are_typed_as_they_are_read() -> None:
 def test_spans_of_declarations_are_read_alike(given: Any) -> None:
     """A number, a timedelta and text say the same, wherever they are given."""
     agent = Agent("a")
-    agent.session("s", timeout=given, debounce=given)(_serve)
+    agent.runs("s", timeout=given, debounce=given)(_serve)
     agent.on("b", timeout=given, unique_for=given, batch=None)(_handle)
     clock = ManualClock(0)
     clock.advance(given)
@@ -173,11 +173,11 @@ def attempt(number: int) -> Any:
 @pytest.mark.parametrize(
     "declare",
     [
-        lambda: Agent("a").session(timeout="soon"),
-        lambda: Agent("a").session(timeout=0),
-        lambda: Agent("a").session(debounce="soon"),
-        lambda: Agent("a").session(debounce=timedelta(seconds=-1)),
-        lambda: Agent("a").session(attempts=0),
+        lambda: Agent("a").runs(timeout="soon"),
+        lambda: Agent("a").runs(timeout=0),
+        lambda: Agent("a").runs(debounce="soon"),
+        lambda: Agent("a").runs(debounce=timedelta(seconds=-1)),
+        lambda: Agent("a").runs(attempts=0),
         lambda: Agent("a").on("b", timeout="soon"),
         lambda: Agent("a").on("b", unique_for=0),
         lambda: Agent("a").on("b", unique_for="0s"),

@@ -97,7 +97,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an agent's file, not to be changed, in which every view has a row."""
     path = tmp_path_factory.mktemp("planted") / "carol.db"
     agent = Agent("carol")
-    agent.session("chat", mode="collect", debounce=600)(lambda _run: None)
+    agent.runs("chat", mode="collect", debounce=600)(lambda _run: None)
     agent.on("kept", keep_result=True)(lambda _body: {"kept": True})
     with Postbox(path, agent=agent, start=False, hold_unknown=True, transitions=True) as carol:
         carol.session("chat").send("carol", {"n": 1})

@@ -66,7 +66,7 @@ def run(bank: Bank) -> Agent:
     """Return an agent whose runs have three steps."""
     agent = Agent("shop")
 
-    @agent.session(debounce=0)
+    @agent.runs(debounce=0)
     def serve(run: Run) -> None:
         run.step(bank.paid, 1)
         run.step(bank.paid, 2)

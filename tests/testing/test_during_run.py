@@ -10,7 +10,7 @@ from onceward.testing import Harness
 
 def states(harness: Harness) -> list[str]:
     """Return the states of all runs, oldest first."""
-    return [run.state for run in reversed(harness.postbox.sessions.runs())]
+    return [run.state for run in reversed(harness.postbox.runs.list())]
 
 
 @pytest.mark.parametrize("asks", ["checkpoint", "cancelled", "raise_if_cancelled"])
@@ -18,7 +18,7 @@ def test_a_function_is_cancelled_in_the_middle(asks: str) -> None:
     """The block acts at the first point of a run that can notice it, and once."""
     agent, seen = Agent("coder"), list[tuple[int, bool]]()
 
-    @agent.session(mode="steer")
+    @agent.runs(mode="steer")
     def turn(run: Run) -> None:
         if asks == "checkpoint":
             run.checkpoint("half")
@@ -41,7 +41,7 @@ def test_a_message_is_injected_in_the_middle() -> None:
     """What the block sends is there for the run that asks its inbox."""
     agent, seen = Agent("coder"), list[list[Any]]()
 
-    @agent.session(mode="steer", inject=True)
+    @agent.runs(mode="steer", inject=True)
     def turn(run: Run) -> None:
         run.inbox()
         seen.append([message.body for message in run.messages])
@@ -58,7 +58,7 @@ def test_a_coroutine_is_cancelled_in_the_middle() -> None:
     """A coroutine is cancelled where it waits after its checkpoint; the next run goes on."""
     agent, told = Agent("coder"), list[Any]()
 
-    @agent.session(mode="steer")
+    @agent.runs(mode="steer")
     async def turn(run: AsyncRun) -> None:
         told.append(run.previous and run.previous.partial)
         await run.checkpoint("half")
@@ -77,7 +77,7 @@ def test_a_coroutine_is_cancelled_in_the_middle() -> None:
 def test_a_block_without_a_run_is_an_error() -> None:
     """A test that never came to the middle of a run has tested nothing."""
     agent = Agent("coder")
-    agent.session()(lambda _: None)
+    agent.runs()(lambda _: None)
 
     with (
         Harness(agent) as harness,
@@ -92,11 +92,11 @@ def test_a_run_that_is_aborted_by_hand_knows_it() -> None:
     """Without threads a run asks the file whether it was ended from outside."""
     agent, seen = Agent("coder"), list[bool]()
 
-    @agent.session()
+    @agent.runs()
     def turn(run: Run) -> None:
         seen.append(run.cancelled)
         if len(seen) == 1:
-            harness.postbox.sessions.abort(run.id)
+            harness.postbox.runs.abort(run.id)
             seen.append(run.cancelled)
 
     with Harness(agent) as harness:

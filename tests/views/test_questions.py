@@ -297,7 +297,7 @@ def test_what_waits_is_told(readers: dict[str, FileReader], now: int) -> None:
 def test_queues_drops_and_questions_are_told(tmp_path: Path) -> None:
     """Messages that wait for a run, that a policy dropped, and a handler that asked another."""
     clock, agent = ManualClock(), Agent("b")
-    agent.session("chat", mode="collect", debounce=60)(lambda _: None)
+    agent.runs("chat", mode="collect", debounce=60)(lambda _: None)
 
     @agent.on("ask")
     def ask(body: object, ctx: Context) -> str:
@@ -416,7 +416,7 @@ def test_the_steps_of_a_run_are_in_its_session(tmp_path: Path) -> None:
     """With their attempts and errors, after the run that called them."""
     agent = Agent("coder")
 
-    @agent.session("chat", mode="followup")
+    @agent.runs("chat", mode="followup")
     def turn(run: Run) -> None:
         run.step(len, "four", name="measure")
 
@@ -437,7 +437,7 @@ def test_each_message_of_a_run_tells_its_steps(tmp_path: Path) -> None:
     """Those of a later message, too, in the file's questions and in Python; with its output."""
     agent = Agent("coder")
 
-    @agent.session("chat", mode="collect", debounce=0)
+    @agent.runs("chat", mode="collect", debounce=0)
     def turn(run: Run) -> None:
         run.step(len, "four", name="measure")
         run.stream().append(str(len(run.messages)))

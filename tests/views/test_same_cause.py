@@ -172,13 +172,13 @@ def pauses_a_session(home: Home) -> None:
     home.shop.close()
     agent = Agent("shop")
 
-    @agent.session(mode="followup")
+    @agent.runs(mode="followup")
     def turn(_run: Run) -> None:
         """Do nothing."""
 
     home.shop = home.open(agent)
     home.arrive()
-    home.shop.sessions.pause("default")
+    home.shop.runs.pause("default")
     home.arrive()
 
 
@@ -376,7 +376,7 @@ SITUATIONS = [
     Situation(has_no_handler, "dead letters", "onceward dead", ("dead letters",), "dead letters"),
     Situation(expires, "dead letters", "onceward dead ls", ("dead letters",), "dead letters"),
     Situation(pauses, "paused", "onceward resume", ("paused",), "paused"),
-    Situation(pauses_a_session, "session paused", "onceward sessions", ("paused",), "ok"),
+    Situation(pauses_a_session, "session paused", "onceward runs", ("paused",), "ok"),
     Situation(pauses_a_channel, "held", "onceward channel resume news", ("held",), "ok"),
     Situation(reaches_a_limit, "breaker open", "onceward peers reset far",
               ("held", "breakers", "delivery", "limits"), "breaker open"),

@@ -500,7 +500,7 @@ def chatting(home: Home) -> Postbox:
     """Open an agent whose session chat has runs, with one message in its queue."""
     coder = Agent("coder")
 
-    @coder.session("chat", mode="collect", debounce=60)
+    @coder.runs("chat", mode="collect", debounce=60)
     def turn(run: Run) -> None:
         """Do nothing."""
 
@@ -520,10 +520,10 @@ def test_a_session_says_what_its_next_run_waits_for(home: Home) -> None:
 
     waiting = why("chat")
     first = waiting.text(home.clock.now())
-    box.sessions.pause("chat")
+    box.runs.pause("chat")
     home.clock.advance(60)
     paused = why("chat")
-    box.sessions.resume("chat")
+    box.runs.resume("chat")
     home.settle()
 
     told = "The next run of session chat begins in 1 m; 1 message in its queue"
@@ -532,7 +532,7 @@ def test_a_session_says_what_its_next_run_waits_for(home: Home) -> None:
         home.clock.now()
     )
     assert ("session paused", "act") == (paused.reason, paused.level)
-    assert "onceward sessions resume chat --agent coder" == paused.cure
+    assert "onceward runs resume chat --agent coder" == paused.cure
     assert ("empty", "no runs") == (why("chat").reason, why("other").reason)
 
 

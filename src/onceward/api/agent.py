@@ -296,7 +296,7 @@ class Agent(Handlers):
         self._awaited |= other._awaited
         return self
 
-    def session(
+    def runs(
         self,
         pattern: str = "*",
         *,
@@ -328,7 +328,7 @@ class Agent(Handlers):
         fields = checked(options)
         attempts = whole_number("attempts", attempts, "a run is called at least once")
         limit = None if timeout is None else positive_span("timeout", timeout)
-        _bracketed("session", pattern)
+        _bracketed("runs", pattern)
         check_sessions(pattern)
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
@@ -406,7 +406,7 @@ class Agent(Handlers):
         raise InvalidArgument(
             f"agent {self.name} serves every session by runs, which take the messages of its"
             f" handler for {pattern!r}: name the sessions that have runs, as in"
-            " @agent.session('chat-*'), or declare the handler on another agent"
+            " @agent.runs('chat-*'), or declare the handler on another agent"
         )
 
 

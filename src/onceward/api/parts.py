@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from onceward.features.limits.api import Limits
     from onceward.features.mailboxes.aio import AsyncMailboxes
     from onceward.features.mailboxes.api import Mailboxes
+    from onceward.features.runs.aio import AsyncRuns
+    from onceward.features.runs.api import Runs
     from onceward.features.schedules.aio import AsyncSchedules
     from onceward.features.schedules.api import Schedules
 
@@ -31,7 +33,7 @@ PARTS: Final = {
     ),
     **{name: part for each in FEATURES for name, part in each.parts.items()},
 }
-"""All of them, by name; the sessions are those of two features."""
+"""All of them, by name; the sessions are not those of one feature."""
 
 
 class PostboxParts:
@@ -46,8 +48,10 @@ class PostboxParts:
     """Mailboxes of the home."""
     schedules: Schedules
     """Messages that are sent repeatedly, at given times."""
+    runs: Runs
+    """The runs of sessions, and their queues."""
     sessions: Sessions
-    """The sessions of the file: their messages, queues and runs."""
+    """The sessions of the file, and their messages."""
 
 
 class AsyncPostboxParts:
@@ -61,8 +65,10 @@ class AsyncPostboxParts:
     """Mailboxes of the home."""
     schedules: AsyncSchedules
     """Messages that are sent repeatedly, at given times."""
+    runs: AsyncRuns
+    """The runs of sessions, and their queues."""
     sessions: AsyncSessions
-    """The sessions of the file: their messages, queues and runs."""
+    """The sessions of the file, and their messages."""
 
     @property
     def _plain(self) -> object:

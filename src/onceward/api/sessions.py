@@ -1,4 +1,4 @@
-"""Look into the sessions of a file, poll them, set their queues and abort their runs."""
+"""Look into the sessions of a file, and poll them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import UnknownRecipient
 from onceward.features.polling import polling
 from onceward.features.polling.polling import Poll, PollResult, ScanPosition
-from onceward.features.runs.api import SessionQueues
 from onceward.file.database import Database
 from onceward.file.directory import OpenAgentFiles
 from onceward.file.environment import disabled_by_environment
@@ -26,12 +25,12 @@ from onceward.message.record import MessageRecord
 
 
 @checks_arguments()
-class Sessions(SessionQueues):
-    """The sessions of an agent, their messages, queues and runs."""
+class Sessions:
+    """The sessions of an agent, and their messages; ``box.runs`` has their runs."""
 
     def __init__(self, deps: RuntimeDeps, files: OpenAgentFiles) -> None:
-        super().__init__(deps.db, outbox=deps.outbox, hooks=deps.hooks, settings=deps.settings)
-        self._hooks, self._topics, self._files = deps.hooks, deps.outbox.composer.topics, files
+        self._db, self._hooks = deps.db, deps.hooks
+        self._topics, self._files = deps.outbox.composer.topics, files
 
     def stats(self, session: str | None = None) -> dict[str, dict[str, Any]]:
         """
@@ -147,23 +146,11 @@ def _events(agent: str, at: Millis, asked: Poll, step: PollResult) -> Iterator[E
 
 
 class AsyncSessions(AsyncFace[Sessions]):
-    """The sessions of a file, their queues and runs; see ``Sessions``."""
+    """The sessions of a file; see ``Sessions``."""
 
     stats = awaitable(Sessions.stats)
     poll = awaitable(Sessions.poll)
     tail = awaitable(Sessions.tail)
-    list = awaitable(SessionQueues.list)
-    get = awaitable(SessionQueues.get)
-    waiting = awaitable(SessionQueues.waiting)
-    set = awaitable(SessionQueues.set)
-    reorder = awaitable(SessionQueues.reorder)
-    discard = awaitable(SessionQueues.discard)
-    pause = awaitable(SessionQueues.pause)
-    resume = awaitable(SessionQueues.resume)
-    remove = awaitable(SessionQueues.remove)
-    runs = awaitable(SessionQueues.runs)
-    run = awaitable(SessionQueues.run)
-    abort = awaitable(SessionQueues.abort)
 
 
 def sessions_of(opening: Opening) -> Sessions:

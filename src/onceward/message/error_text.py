@@ -67,7 +67,7 @@ class Hint(StrEnum):
     NEXT_PAGE = "a Page.next"
     MOMENT = "give a datetime, or milliseconds since 1970 (1000 times time.time())"
     TIME_ZONE = "add one, as in replace(tzinfo=UTC) or astimezone()"
-    RUNS = "see sessions.runs"
+    RUNS = "see runs.list"
 
 
 def storable(text: str, most: int = LONGEST) -> str:

@@ -70,7 +70,7 @@ def coder(mode: QueueMode, rng: random.Random, home: Path) -> Agent:
 
     aborted: Aborted = "deliver" if mode == "steer" else "return"
 
-    @agent.session(mode=mode, debounce=0.005, cap=1_000_000, aborted=aborted)
+    @agent.runs(mode=mode, debounce=0.005, cap=1_000_000, aborted=aborted)
     def turn(run: Run) -> None:
         with alone(home, run):
             work(run)
@@ -94,7 +94,7 @@ def worker(rng: random.Random) -> Agent:
     """Return an agent whose runs end in every way."""
     agent = Agent("worker")
 
-    @agent.session(mode="steer")
+    @agent.runs(mode="steer")
     def work(run: Run) -> str:
         time.sleep(rng.random() * 0.01)
         if rng.random() < 0.2:

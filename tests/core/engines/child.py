@@ -42,7 +42,7 @@ def main(task: str, home: Path) -> None:
     A stubborn process does not look for steering itself.
     """
     agent = Agent("coder")
-    agent.session(mode="steer" if task == "brisk" else "followup")(
+    agent.runs(mode="steer" if task == "brisk" else "followup")(
         brisk if task == "brisk" else stubborn
     )
     with Postbox(home / "coder.db", agent=agent):

@@ -28,7 +28,7 @@ class ScriptedAgent:
         self.runs: list[Run] = []
         self.script: list[Step] = []
         """What the next runs do; afterwards they return nothing."""
-        self.agent.session(**options)(self._turn)
+        self.agent.runs(**options)(self._turn)
         self.harness = Harness(self.agent, **settings)
         self.harness.peer("user")
 
@@ -69,7 +69,7 @@ class ScriptedAgent:
 
     def states(self) -> list[tuple[str, bool]]:
         """Return state and consumption of all runs, oldest first."""
-        return [(run.state, run.consumed) for run in reversed(self.box.sessions.runs(limit=1000))]
+        return [(run.state, run.consumed) for run in reversed(self.box.runs.list(limit=1000))]
 
     def ends(self) -> dict[Any, str]:
         """Return by message id how it stands."""

@@ -360,7 +360,7 @@ def test_a_message_of_a_burst_costs_few_calls(
 def test_a_message_of_a_large_run_costs_few_calls(tmp_path: Path) -> None:
     """A run's 100 further messages are at most 12 calls each: queue, bind, handle and settle."""
     agent = Agent("b")
-    agent.session(mode="collect", debounce=0)(lambda _: None)
+    agent.runs(mode="collect", debounce=0)(lambda _: None)
     with (
         Postbox(tmp_path / "a.db", agent="a", start=False) as sender,
         Postbox(tmp_path / "b.db", agent=agent, start=False) as recipient,

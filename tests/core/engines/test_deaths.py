@@ -53,11 +53,11 @@ elif kind == "batch":
     def job(bodies: list[int], ctx) -> None:
         called(*((each.body, each.attempt) for each in ctx.messages))
 elif kind == "run":
-    @agent.session("*", attempts=most)
+    @agent.runs("*", attempts=most)
     def serve(run: Run) -> None:
         called((run.message.body, run.message.attempt))
 elif kind == "run beside jobs":
-    @agent.session("s0", attempts=most)
+    @agent.runs("s0", attempts=most)
     def serve(run: Run) -> None:
         called((run.message.body, run.message.attempt))
 

@@ -19,7 +19,7 @@ class Office:
         self.agent = scripted_agent(mode="followup")
         self.worker = Agent("worker")
         self.does: list[Any] = []
-        self.worker.session(mode="steer", attempts=2, **options)(self._work)
+        self.worker.runs(mode="steer", attempts=2, **options)(self._work)
         self.box: Postbox = self.agent.harness.peer("worker", self.worker)
         self.ids: list[str] = []
         self.agent.script = [self._dispatch]
@@ -54,7 +54,7 @@ def test_a_result_comes_back_into_the_callers_session(office: Office) -> None:
     """A spawned session's body and headers bear the dispatch id and the session's label."""
     [result] = office.ask("x")
     message = office.agent.runs[-1].message
-    label = office.box.sessions.runs()[0].session
+    label = office.box.runs.list()[0].session
 
     assert ("done", {"built": {"task": "x"}}, None) == (
         result["outcome"],
@@ -147,7 +147,7 @@ def test_a_full_queue_tells_the_caller(scripted_agent: Any) -> None:
     office.agent.script = [
         lambda run: office.ids.extend(run.dispatch("worker", n, session="shared") for n in (1, 2))
     ]
-    office.box.sessions.pause("shared")
+    office.box.runs.pause("shared")
     office.agent.say("go")
     office.agent.go()
     office.agent.go(61)
@@ -166,7 +166,7 @@ def test_a_result_is_protected_in_the_callers_queue(scripted_agent: Any) -> None
     office = Office(scripted_agent)
     office.agent.say("x")
     office.agent.harness.peer("user")
-    office.agent.box.sessions.set("s", cap=1, overflow="drop_old")
+    office.agent.box.runs.set("s", cap=1, overflow="drop_old")
 
     def dispatches(run: Run) -> None:
         office.ids.append(run.dispatch("worker", 1))
@@ -297,7 +297,7 @@ def test_the_sender_is_not_blocked_by_a_busy_target(scripted_agent: Any) -> None
 def test_a_harness_is_enough_for_a_run_of_your_own() -> None:
     """The shipped harness plays runs as it plays handlers."""
     agent = Agent("a")
-    agent.session()(lambda run: run.reply(f"hello {run.message.body}"))
+    agent.runs()(lambda run: run.reply(f"hello {run.message.body}"))
     with Harness(agent) as harness:
         harness.send("world")
         harness.deliver()

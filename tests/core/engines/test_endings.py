@@ -41,8 +41,8 @@ def test_effects_mail_and_marks_are_one_commit(scripted_agent: Any) -> None:
 
     assert ["aside", "so far"] == [message.body for message in one.got()]
     assert [("now",), ("end",)] == one.harness.sql("SELECT text FROM notes")
-    assert {"count": 2} == one.box.sessions.runs()[0].result
-    assert tuple(ids) == one.box.sessions.runs()[0].event_ids
+    assert {"count": 2} == one.box.runs.list()[0].result
+    assert tuple(ids) == one.box.runs.list()[0].event_ids
     assert ["acked", "acked"] == [one.user.state(each) for each in ids]
 
 
@@ -70,7 +70,7 @@ def test_a_failed_batch_is_retried_whole(
     assert [] == one.got()
     assert [("failed", False), ("done", True)] == one.states()
     assert [2, 2, 1] == [message.attempt for message in one.runs[1].messages]
-    assert "RuntimeError: broken" == one.box.sessions.runs()[1].cause
+    assert "RuntimeError: broken" == one.box.runs.list()[1].cause
     [line] = caplog.records
     said = f"handler failed agent=coder session=s message_id={ids[0]} type=json attempt=1 run_id="
     assert line.getMessage().startswith(said)
@@ -85,7 +85,7 @@ def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:
     """
     clock, agent, began = ManualClock(), Agent("coder"), list[int]()
 
-    @agent.session()
+    @agent.runs()
     def fails(run: Run) -> None:
         began.append(clock.now())
         raise RuntimeError(run.session)
@@ -236,8 +236,8 @@ def test_a_run_can_be_aborted_by_hand(scripted_agent: Any) -> None:
     told: list[bool] = []
 
     def busy(run: Run) -> str:
-        one.box.sessions.pause("s")
-        told.extend([one.box.sessions.abort(run.id, "by me"), one.box.sessions.abort(run.id)])
+        one.box.runs.pause("s")
+        told.extend([one.box.runs.abort(run.id, "by me"), one.box.runs.abort(run.id)])
         return "never"
 
     one.script = [busy]
@@ -246,8 +246,8 @@ def test_a_run_can_be_aborted_by_hand(scripted_agent: Any) -> None:
 
     assert ([True, False], "pending") == (told, one.ends()[message_id])
     assert ("aborted", "by me") == (
-        one.box.sessions.runs()[0].state,
-        one.box.sessions.runs()[0].cause,
+        one.box.runs.list()[0].state,
+        one.box.runs.list()[0].cause,
     )
     assert [] == one.got()
 
@@ -255,21 +255,21 @@ def test_a_run_can_be_aborted_by_hand(scripted_agent: Any) -> None:
 def test_the_queue_is_in_your_hands(scripted_agent: Any) -> None:
     """List, reorder and remove what waits; pause and resume; each is durable and visible."""
     one = scripted_agent()
-    one.box.sessions.pause("s")
+    one.box.runs.pause("s")
     ids = one.say("a", "b", "c", "d")
     one.go()
 
-    assert ids == [each.id for each in one.box.sessions.waiting("s")]
-    assert [ids[2], ids[0], ids[1], ids[3]] == one.box.sessions.reorder("s", [ids[2]])
+    assert ids == [each.id for each in one.box.runs.waiting("s")]
+    assert [ids[2], ids[0], ids[1], ids[3]] == one.box.runs.reorder("s", [ids[2]])
     assert (True, False) == (
-        one.box.sessions.discard("s", ids[1]),
-        one.box.sessions.discard("s", ids[1]),
+        one.box.runs.discard("s", ids[1]),
+        one.box.runs.discard("s", ids[1]),
     )
     with pytest.raises(InvalidArgument):
-        one.box.sessions.reorder("s", [ids[1]])
-    assert ("paused", 3) == (one.box.sessions.get("s").state, one.box.sessions.get("s").waiting)
+        one.box.runs.reorder("s", [ids[1]])
+    assert ("paused", 3) == (one.box.runs.queue("s").state, one.box.runs.queue("s").waiting)
     one.harness.restart()
-    one.box.sessions.resume("s")
+    one.box.runs.resume("s")
     one.go()
 
     assert [["c"], ["a"], ["d"]] == one.seen
@@ -283,7 +283,7 @@ def test_readers_and_workers_leave_sessions_with_runs_alone(scripted_agent: Any)
     one = scripted_agent(pattern="s*")
     one.agent.on("text")(lambda _: None)
     one.harness.restart()
-    one.box.sessions.pause("s1")
+    one.box.runs.pause("s1")
     one.say("for runs", session="s1")
     one.say("for a worker", session="t1")
     one.go()
@@ -296,10 +296,10 @@ def test_readers_and_workers_leave_sessions_with_runs_alone(scripted_agent: Any)
 def test_a_pattern_can_be_dissolved(scripted_agent: Any) -> None:
     """With its handler removed from the code, a queue is for readers again, in order."""
     one = scripted_agent()
-    one.box.sessions.pause("s")
+    one.box.runs.pause("s")
     one.say("a", "b")
     one.go()
-    one.box.sessions.remove("*")
+    one.box.runs.remove("*")
 
     first = one.box.receive()
     assert (first.body, first.attempt) == ("a", 1)
@@ -334,11 +334,11 @@ def test_bodies_are_read_as_their_classes(scripted_agent: Any) -> None:
 def test_expired_mail_reaches_no_run(scripted_agent: Any) -> None:
     """A message that is not wanted any more ends as expired while it waits."""
     one = scripted_agent()
-    one.box.sessions.pause("s")
+    one.box.runs.pause("s")
     [message_id] = one.say("old", ttl=5)
     one.go()
     one.go(6)
-    one.box.sessions.resume("s")
+    one.box.runs.resume("s")
     one.go()
 
     assert ([], "expired") == (one.seen, one.ends()[message_id])
@@ -367,9 +367,9 @@ def test_two_handlers_of_one_pattern_are_refused() -> None:
     """A session has one handler: the nearest pattern's, and exactly one of those."""
     agent = Agent("a")
     for pattern in ("*", "chat-*", "chat-1"):
-        agent.session(pattern)(print)
+        agent.runs(pattern)(print)
 
     with pytest.raises(InvalidArgument):
-        agent.session("chat-*")(print)
+        agent.runs("chat-*")(print)
     found = [handler_of(name, agent.sessions) for name in ("chat-1", "chat-2", "x", "chat[1]")]
     assert ["chat-1", "chat-*", "*", "*"] == [handler and handler.pattern for handler in found]

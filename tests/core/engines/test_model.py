@@ -154,7 +154,7 @@ class Play(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory(prefix="onceward-model-")
         self.clock, self.fails = ManualClock(), set[str]()
         self.agent = Agent("coder")
-        self.agent.session(
+        self.agent.runs(
             mode=mode,
             overflow=overflow,
             cap=cap,
@@ -234,7 +234,7 @@ class Play(RuleBasedStateMachine):
         for session in self.model.values():
             session.begin(self._now())
         self.seats += [self._stage(seat) for seat in looked.started]
-        still = {run.id for run in self.box.sessions.runs(state="open")}
+        still = {run.id for run in self.box.runs.list(state="open")}
         self.late += [stage for stage in self.seats if stage.row.id not in still]
         self.seats = [stage for stage in self.seats if stage.row.id in still]
 
@@ -282,7 +282,7 @@ class Play(RuleBasedStateMachine):
             self.look()
             return
         stage = self.seats.pop(data.draw(st.integers(0, len(self.seats) - 1)))
-        assert self.box.sessions.abort(stage.row.id)
+        assert self.box.runs.abort(stage.row.id)
         self.model[stage.row.session].abort(self._now(), preempted=True)
         self.late.append(stage)
 
@@ -293,14 +293,14 @@ class Play(RuleBasedStateMachine):
             data.draw(st.sampled_from(QUEUE_MODES)),
             data.draw(st.sampled_from(QUEUE_OVERFLOWS)),
         )
-        self.box.sessions.set(session, mode=mode, cap=cap, overflow=overflow)
+        self.box.runs.set(session, mode=mode, cap=cap, overflow=overflow)
         model = self.model[session]
         model.mode, model.cap, model.overflow = mode, cap, overflow
 
     def pause(self, data: Any) -> None:
         """A caller pauses or resumes the queue."""
         session, paused = data.draw(sessions), data.draw(st.integers(0, 2)) == 0
-        (self.box.sessions.pause if paused else self.box.sessions.resume)(session)
+        (self.box.runs.pause if paused else self.box.runs.resume)(session)
         self.model[session].paused = paused
 
     def wait(self, data: Any) -> None:
@@ -323,10 +323,10 @@ class Play(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         """File and model tell the same story of every session."""
-        runs = list(reversed(self.box.sessions.runs(limit=10_000)))
+        runs = list(reversed(self.box.runs.list(limit=10_000)))
         for name, model in self.model.items():
-            queue, mine = self.box.sessions.get(name), [run for run in runs if run.session == name]
-            assert model.waiting == [_name(each.id) for each in self.box.sessions.waiting(name)]
+            queue, mine = self.box.runs.queue(name), [run for run in runs if run.session == name]
+            assert model.waiting == [_name(each.id) for each in self.box.runs.waiting(name)]
             assert [model.open] * bool(model.open) == [
                 _names(run.event_ids) for run in mine if run.state == "open"
             ]

@@ -39,7 +39,7 @@ def test_what_comes_while_busy_waits(scripted_agent: Any, mode: str) -> None:
     def busy(_: Run) -> None:
         one.say(2, 3)
         one.harness.deliver()
-        assert 2 == one.box.sessions.get("s").waiting
+        assert 2 == one.box.runs.queue("s").waiting
 
     one.script = [busy]
     one.say(1)
@@ -245,7 +245,7 @@ def test_steer_drains_the_backlog(scripted_agent: Any) -> None:
     def busy(_: Run) -> None:
         one.say("waiting")
         one.harness.deliver()
-        one.box.sessions.set("s", mode="steer")
+        one.box.runs.set("s", mode="steer")
         one.say("steering")
         one.harness.deliver()
 
@@ -335,11 +335,11 @@ def test_what_a_run_did_not_take_waits_for_the_next(scripted_agent: Any) -> None
 def test_a_mode_may_change_while_messages_wait(scripted_agent: Any, mode: str) -> None:
     """Whatever the new mode, what waited is taken, in order, and once."""
     one = scripted_agent(mode="followup")
-    one.box.sessions.pause("s")
+    one.box.runs.pause("s")
     one.say(1, 2, 3)
     one.go()
-    one.box.sessions.set("s", mode=mode)
-    one.box.sessions.resume("s")
+    one.box.runs.set("s", mode=mode)
+    one.box.runs.resume("s")
     one.go(1.0)
 
     assert [1, 2, 3] == [body for bodies in one.seen for body in bodies]
@@ -390,7 +390,7 @@ def test_sessions_that_share_a_lane_keep_their_handlers(first: str) -> None:
     agent, plain, runs = Agent("coder"), list[int](), list[int]()
     agent.on("json")(plain.append)
 
-    @agent.session("s")
+    @agent.runs("s")
     def turn(run: Run) -> None:
         runs.extend(each.body for each in run.messages)
 
@@ -400,7 +400,7 @@ def test_sessions_that_share_a_lane_keep_their_handlers(first: str) -> None:
             harness.send(n, sender="user", session=session, ordering_key="k")
         harness.deliver()
         wrong = harness.postbox.file.check()
-        queues = [queue.session for queue in harness.postbox.sessions.list()]
+        queues = [queue.session for queue in harness.postbox.runs.queues()]
 
     assert [n for n, session in enumerate(sessions) if session == "s"] == runs
     assert [n for n, session in enumerate(sessions) if session != "s"] == plain

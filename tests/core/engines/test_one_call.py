@@ -65,7 +65,7 @@ def test_another_process_waits_as_well(tmp_path: Path) -> None:
     def coder(name: str, does: Callable[[], None]) -> Postbox:
         agent = Agent("coder")
 
-        @agent.session(mode="steer")
+        @agent.runs(mode="steer")
         def turn(run: Run) -> None:
             begun.append(name)
             if len(begun) == 1:
@@ -77,7 +77,7 @@ def test_another_process_waits_as_well(tmp_path: Path) -> None:
         user.send("coder", "second")
         user.run_until_idle()
         other.run_until_idle()
-        assert ["aborted"] == [run.state for run in other.sessions.runs()]
+        assert ["aborted"] == [run.state for run in other.runs.list()]
 
     with (
         coder("one", meanwhile) as one,
@@ -104,7 +104,7 @@ def test_steered_calls_take_one_slot(tmp_path: Path) -> None:
     agent, entered, release = Agent("coder"), Flag(), Flag()
     inside, most = list[str](), list[int]()
 
-    @agent.session("chat", mode="steer")
+    @agent.runs("chat", mode="steer")
     def chat(run: Run) -> None:
         inside.append(run.id)
         most.append(len(inside))
@@ -112,7 +112,7 @@ def test_steered_calls_take_one_slot(tmp_path: Path) -> None:
         assert release.wait(PATIENCE)
         inside.remove(run.id)
 
-    @agent.session("other")
+    @agent.runs("other")
     def other(run: Run) -> None:
         run.reply("served")
 
@@ -139,7 +139,7 @@ def test_a_coroutine_is_awaited_to_its_end(tmp_path: Path) -> None:
     agent, entered, told = Agent("coder"), Flag(), list[str]()
     cleaning: list[asyncio.Event] = []
 
-    @agent.session(mode="steer")
+    @agent.runs(mode="steer")
     async def turn(run: AsyncRun) -> None:
         told.append(f"run of {len(run.messages)}")
         if len(told) > 1:
@@ -170,7 +170,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(tmp_path:
     """After the grace the coroutine is cancelled a second time, and the next run begins."""
     agent, entered, told, clock = Agent("coder"), Flag(), list[str](), ManualClock()
 
-    @agent.session(mode="steer")
+    @agent.runs(mode="steer")
     async def turn(run: AsyncRun) -> None:
         if told:
             told.append("next run")
@@ -204,7 +204,7 @@ def test_another_process_awaits_a_coroutine_as_long(tmp_path: Path) -> None:
     agent, rest, clock = Agent("coder"), Agent("coder"), ManualClock()
     entered, release, told = Flag(), Flag(), list[str]()
 
-    @agent.session(mode="steer")
+    @agent.runs(mode="steer")
     async def turn(run: AsyncRun) -> None:
         if entered.is_set():
             told.append("next run")
@@ -218,7 +218,7 @@ def test_another_process_awaits_a_coroutine_as_long(tmp_path: Path) -> None:
         await asyncio.to_thread(release.wait, PATIENCE)
         told.append("returned")
 
-    @rest.session(mode="steer")
+    @rest.runs(mode="steer")
     def other_turn(run: Run) -> None:
         told.append("next run")
 
@@ -288,7 +288,7 @@ def test_a_call_that_does_not_return_is_left_and_told(scripted_agent: Any, caplo
     one.say("first")
     one.go()
 
-    first = one.box.sessions.runs()[-1]
+    first = one.box.runs.list()[-1]
     assert [["first"], ["first", "second"]] == one.seen
     assert [(first.id, "s")] == [(event.run_id, event.session) for event in heard]
     assert ([0, 1], [1], 0) == (left, begun, one.box.file.health().calls_left)
@@ -331,7 +331,7 @@ def test_a_thread_takes_the_session_that_has_waited_longest(tmp_path: Path) -> N
     """With every slot in use, a run is not followed by its own session's next one."""
     agent, entered, release, order = Agent("coder"), Flag(), Flag(), list[str]()
 
-    @agent.session()
+    @agent.runs()
     def turn(run: Run) -> None:
         order.append(run.message.body)
         entered.set()
@@ -344,7 +344,7 @@ def test_a_thread_takes_the_session_that_has_waited_longest(tmp_path: Path) -> N
         user.session("a").send_many([("coder", f"a{n}") for n in range(3)])
         assert entered.wait(PATIENCE)
         user.session("b").send("coder", "b0")
-        until(lambda: (queue := box.sessions.get("b")) is not None and queue.waiting == 1)
+        until(lambda: (queue := box.runs.queue("b")) is not None and queue.waiting == 1)
         release.set()
         until(lambda: box.file.stats()["processed"] == 4)
 
@@ -370,8 +370,8 @@ def test_a_slow_session_does_not_delay_the_others(tmp_path: Path, face: str) -> 
     async def brisk_too(run: AsyncRun) -> None:
         pass
 
-    agent.session("slow")(slow if face == "sync" else slow_too)
-    agent.session("quick-*")(brisk if face == "sync" else brisk_too)
+    agent.runs("slow")(slow if face == "sync" else slow_too)
+    agent.runs("quick-*")(brisk if face == "sync" else brisk_too)
     with (
         Postbox(tmp_path / "coder.db", agent=agent, max_runs=2) as box,
         Postbox(tmp_path / "user.db", agent="user") as user,
@@ -381,7 +381,7 @@ def test_a_slow_session_does_not_delay_the_others(tmp_path: Path, face: str) -> 
         for n in range(20):
             user.session(f"quick-{n}").send_many([("coder", n), ("coder", n)])
         until(lambda: box.file.stats()["processed"] == 40)
-        done = {run.session for run in box.sessions.runs(state="done")}
+        done = {run.session for run in box.runs.list(state="done")}
         release.set()
 
         assert {f"quick-{n}" for n in range(20)} == done

@@ -13,7 +13,7 @@ from onceward.message.queue_modes import QueuedItem, QueuePolicy, checked, make_
 def paused(scripted_agent: Any, settings: Any = None, **options: Any) -> Any:
     """Return an agent whose session takes mail in and begins nothing."""
     one = scripted_agent(settings, **options) if settings else scripted_agent(**options)
-    one.box.sessions.pause("s")
+    one.box.runs.pause("s")
     return one
 
 
@@ -26,7 +26,7 @@ def test_a_session_with_default_settings_drops_nothing(scripted_agent: Any) -> N
 
     assert [[n] for n in range(30)] == one.seen
     assert {"acked"} == {one.user.state(each) for each in ids}
-    assert (None, "reject") == (one.box.sessions.get("s").cap, one.box.sessions.get("s").overflow)
+    assert (None, "reject") == (one.box.runs.queue("s").cap, one.box.runs.queue("s").overflow)
 
 
 def test_twenty_and_a_summary_are_one_preset_away(scripted_agent: Any) -> None:
@@ -35,7 +35,7 @@ def test_twenty_and_a_summary_are_one_preset_away(scripted_agent: Any) -> None:
     one = paused(scripted_agent, {name: getattr(preset, name) for name in preset.model_fields_set})
     one.say(*range(30))
     one.go()
-    queue = one.box.sessions.get("s")
+    queue = one.box.runs.queue("s")
 
     assert (20, "summarize", 1.0) == (queue.cap, queue.overflow, queue.debounce)
     assert (20, 10) == (queue.waiting, queue.dropped)
@@ -45,13 +45,13 @@ def test_drops_count_while_the_run_that_is_told_of_them_is_open(scripted_agent: 
     """All drops that a run summarizes are the queue's until the run has ended."""
     one = paused(scripted_agent, cap=1, overflow="summarize")
     found = list[int]()
-    one.script = [lambda _: found.append(one.box.sessions.get("s").dropped)]
+    one.script = [lambda _: found.append(one.box.runs.queue("s").dropped)]
     one.say(*range(5))
     one.go()
-    one.box.sessions.resume("s")
+    one.box.runs.resume("s")
     one.go(61)
 
-    assert ([4], 0) == (found, one.box.sessions.get("s").dropped)
+    assert ([4], 0) == (found, one.box.runs.queue("s").dropped)
 
 
 @pytest.mark.parametrize("mode", ["followup", "queue"])
@@ -117,7 +117,7 @@ def test_a_message_removed_from_its_queue_is_told_so(scripted_agent: Any) -> Non
     one = paused(scripted_agent)
     [message_id] = one.say(1)
     one.go()
-    one.box.sessions.discard("s", message_id)
+    one.box.runs.discard("s", message_id)
     one.go(61)
 
     assert "dropped" == one.user.state(message_id)
@@ -142,7 +142,7 @@ def test_a_policy_says_who_goes(
     one = paused(scripted_agent, cap=2, overflow=overflow)
     ids = one.say(1, 2, 3)
     one.go()
-    one.box.sessions.resume("s")
+    one.box.runs.resume("s")
     one.go()
 
     assert left == [body for bodies in one.seen for body in bodies]
@@ -186,7 +186,7 @@ def test_the_summary_is_given_to_the_next_run_once(scripted_agent: Any) -> None:
     one = paused(scripted_agent, mode="collect", cap=2, overflow="summarize")
     one.say("a", "b", "c", {"n": 4})
     one.go()
-    one.box.sessions.resume("s")
+    one.box.runs.resume("s")
     one.go()
     one.say("e")
     one.go()
@@ -206,13 +206,13 @@ def test_the_summary_survives_a_failed_run_and_a_change_of_policy(scripted_agent
     def fails(_: Run) -> None:
         one.say("c", "d")
         one.harness.deliver()
-        one.box.sessions.set("s", overflow="drop_old", cap=5)
+        one.box.runs.set("s", overflow="drop_old", cap=5)
         raise RuntimeError("no")
 
     one.script = [fails]
     one.say("a", "b")
     one.go()
-    one.box.sessions.resume("s")
+    one.box.runs.resume("s")
     one.go()
     one.go(1.5)
 
@@ -227,7 +227,7 @@ def test_lines_are_bounded_and_the_count_is_not(scripted_agent: Any) -> None:
     one = paused(scripted_agent, cap=1, overflow="summarize")
     one.say(*range(251))
     one.go()
-    one.box.sessions.resume("s")
+    one.box.runs.resume("s")
     one.go()
 
     assert (250, 200, "user: 50") == (
@@ -305,8 +305,8 @@ def test_settings_that_mean_nothing_are_refused(
     one = scripted_agent(cap=7)
 
     with pytest.raises(InvalidArgument):
-        one.box.sessions.set("s", **options)
-    assert one.box.sessions.get("s") is None
+        one.box.runs.set("s", **options)
+    assert one.box.runs.queue("s") is None
 
 
 def test_cap_zero_names_the_way_out() -> None:
@@ -324,16 +324,16 @@ def test_the_nearest_level_wins(
     None falls back to the next wider one.
     """
     one = scripted_agent({"queue_cap": 9.8, "queue_overflow": "reject"}, mode="collect", cap=5)
-    one.box.sessions.set("s", cap=3)
-    one.box.sessions.set("other")
-    both = [(q.session, q.mode, q.cap, q.overflow, q.aborted) for q in one.box.sessions.list()]
-    one.box.sessions.set("s")
+    one.box.runs.set("s", cap=3)
+    one.box.runs.set("other")
+    both = [(q.session, q.mode, q.cap, q.overflow, q.aborted) for q in one.box.runs.queues()]
+    one.box.runs.set("s")
 
     assert [
         ("other", "collect", 5, "reject", "return"),
         ("s", "collect", 3, "reject", "return"),
     ] == both
-    assert 5 == one.box.sessions.get("s").cap
+    assert 5 == one.box.runs.queue("s").cap
 
     monkeypatch.setenv("ONCEWARD_QUEUE_MODE", "steer")
     with Postbox(tmp_path / "x.db", agent="x", start=False) as box:

@@ -65,7 +65,7 @@ def test_runs_prepare_nothing(tmp_path: Path, prepared: set[str]) -> None:
     """Enqueuing messages of sessions with runs, beginning and ending runs prepares nothing."""
     agent = Agent("b")
 
-    @agent.session(mode="followup")
+    @agent.runs(mode="followup")
     def turn(run: Run) -> None:
         del run
 

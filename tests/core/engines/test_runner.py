@@ -36,14 +36,14 @@ def two(home: Path, agent: Agent, **settings: Any) -> Iterator[tuple[Postbox, Po
 
 def states(box: Postbox) -> list[str]:
     """Return the states of all runs, oldest first."""
-    return [run.state for run in reversed(box.sessions.runs())]
+    return [run.state for run in reversed(box.runs.list())]
 
 
 def test_sessions_run_side_by_side_and_each_alone(tmp_path: Path) -> None:
     """Two sessions are served at the same time; one session never by two runs."""
     agent, open_now, both = Agent("coder"), set[str](), Flag()
 
-    @agent.session()
+    @agent.runs()
     def turn(run: Run) -> None:
         assert run.session not in open_now
         open_now.add(run.session)
@@ -64,7 +64,7 @@ def test_steering_tells_a_function(tmp_path: Path) -> None:
     """A plain function sees ``cancelled`` and leaves; its messages are in the next run."""
     agent, begun, seen = Agent("coder"), Flag(), list[list[str]]()
 
-    @agent.session(mode="steer")
+    @agent.runs(mode="steer")
     def turn(run: Run) -> None:
         seen.append([message.body for message in run.messages])
         if len(seen) == 1:
@@ -87,7 +87,7 @@ def test_steering_cancels_a_coroutine(tmp_path: Path) -> None:
     """A coroutine is cancelled where it waits; what it checkpointed is what the next run finds."""
     agent, left, checkpointed = Agent("coder"), list[Any](), asyncio.Event()
 
-    @agent.session(mode="interrupt")
+    @agent.runs(mode="interrupt")
     async def turn(run: AsyncRun) -> None:
         if run.previous is None:
             await run.checkpoint({"lines": 3})
@@ -110,7 +110,7 @@ def test_steering_cancels_a_coroutine(tmp_path: Path) -> None:
             answer = await user.receive(timeout=PATIENCE)
             assert answer is not None
             await answer.ack()
-            return answer.body, [run.state for run in await box.sessions.runs()]
+            return answer.body, [run.state for run in await box.runs.list()]
 
     assert ("['first', 'second']", ["done", "aborted"]) == asyncio.run(play())
     assert [True, {"lines": 3}] == left
@@ -120,7 +120,7 @@ def test_an_async_run_has_every_verb(tmp_path: Path) -> None:
     """Mail, SQL, tasks and the inbox are awaited; all of it commits with the end."""
     agent = Agent("coder")
 
-    @agent.session("talk", mode="steer", inject=True)
+    @agent.runs("talk", mode="steer", inject=True)
     async def turn(run: AsyncRun) -> str:
         assert [] == await run.inbox()
         await run.send("user", "sent")
@@ -139,7 +139,7 @@ def test_an_async_run_has_every_verb(tmp_path: Path) -> None:
                 message.ack()
 
         assert {"sent", "replied", "task"} == got
-        assert "returned" == box.sessions.runs()[-1].result
+        assert "returned" == box.runs.list()[-1].result
         assert [(1,)] == box._db.read("SELECT x FROM t")
 
 
@@ -151,7 +151,7 @@ def test_stopping_gives_messages_back(tmp_path: Path) -> None:
     """
     agent, begun = Agent("coder"), Flag()
 
-    @agent.session(mode="collect", debounce=0)
+    @agent.runs(mode="collect", debounce=0)
     def turn(run: Run) -> None:
         begun.set()
         while not run.cancelled:
@@ -162,10 +162,10 @@ def test_stopping_gives_messages_back(tmp_path: Path) -> None:
         assert begun.wait(PATIENCE)
     with Postbox(tmp_path / "coder.db", start=False) as box:
         assert (["its process was stopped"], []) == (
-            [run.cause for run in box.sessions.runs()],
+            [run.cause for run in box.runs.list()],
             box.file.check(),
         )
-        waiting = box.sessions.waiting("default")
+        waiting = box.runs.waiting("default")
         assert [0, 0, 0] == [each.attempts for each in waiting]
 
 
@@ -173,7 +173,7 @@ def test_a_run_may_not_take_for_ever(tmp_path: Path) -> None:
     """A coroutine is cancelled at its ``timeout``, and that counts as a failure."""
     agent = Agent("coder")
 
-    @agent.session(timeout=0.05, attempts=1)
+    @agent.runs(timeout=0.05, attempts=1)
     async def turn(run: AsyncRun) -> None:
         await asyncio.sleep(PATIENCE)
 
@@ -181,14 +181,14 @@ def test_a_run_may_not_take_for_ever(tmp_path: Path) -> None:
         user.send("coder", 1)
         until(lambda: box.file.stats()["dead_letters"])
 
-        assert ["it exceeded its time limit"] == [run.cause for run in box.sessions.runs()]
+        assert ["it exceeded its time limit"] == [run.cause for run in box.runs.list()]
 
 
 def test_a_lease_is_kept_while_a_run_is_long(tmp_path: Path) -> None:
     """The heartbeat prolongs the lease of an open run, so that no worker takes it over."""
     agent = Agent("coder")
 
-    @agent.session()
+    @agent.runs()
     def turn(run: Run) -> None:
         first = lease_end()
         while lease_end() <= first + 2400:  # one whole lease later than the lease that it took
@@ -230,11 +230,11 @@ def test_another_process_ends_a_run(tmp_path: Path) -> None:
         user.send("coder", "first")
         assert ["first"] == hear(stubborn)
         with Postbox(tmp_path / "coder.db", start=False) as box:
-            box.sessions.pause("default")
-            assert box.sessions.abort(box.sessions.runs()[0].id)
+            box.runs.pause("default")
+            assert box.runs.abort(box.runs.list()[0].id)
             assert "aborted" == hear(stubborn)
             stubborn.stop(signal.SIGKILL)
-            box.sessions.resume("default")
+            box.runs.resume("default")
         with child(tmp_path, "brisk") as brisk:
             assert "ready" == hear(brisk)
             answer = user.receive(timeout=PATIENCE)

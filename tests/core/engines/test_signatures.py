@@ -115,7 +115,7 @@ def test_a_session_handler_takes_the_run_of_its_kind(call: Callable[..., Any], s
     """A coroutine is given an AsyncRun, a function a Run; the error shows which."""
     agent = Agent("billing")
     with pytest.raises(InvalidArgument, match=said):
-        agent.session()(call)
+        agent.runs()(call)
 
     assert [] == agent.sessions
 
@@ -189,7 +189,7 @@ def test_a_callable_object_with_a_coroutine_is_awaited() -> None:
     agent = Agent("billing")
     agent.on(Order)(Handles())
     agent.on("order.new")(partial(Handles()))
-    agent.session("chat")(_serves)
+    agent.runs("chat")(_serves)
 
     assert [True, True] == [handler.is_async for handler in agent.handlers]
 
@@ -202,11 +202,11 @@ def test_runs_of_every_session_and_a_handler_exclude_each_other(pattern: str) ->
     """The runs would take the handler's messages: whichever is declared second is refused."""
     handling, running, part = Agent("billing"), Agent("billing"), Agent("part")
     handling.on(Order)(_ctx_first)
-    part.session(pattern)(_serves)
-    running.session(pattern)(_serves)
+    part.runs(pattern)(_serves)
+    running.runs(pattern)(_serves)
 
     with pytest.raises(InvalidArgument, match=r"its handler for 'order': name the sessions"):
-        handling.session(pattern)(_serves)
+        handling.runs(pattern)(_serves)
     with pytest.raises(InvalidArgument, match=r"its handler for 'schedule\.nightly'"):
         running.every("1d", name="nightly")(_ctx_first)
     with pytest.raises(InvalidArgument, match="its handler for 'order'"):
@@ -217,7 +217,7 @@ def test_runs_of_every_session_and_a_handler_exclude_each_other(pattern: str) ->
 def test_runs_of_named_sessions_stand_beside_handlers() -> None:
     """Messages of all other sessions are the handlers'."""
     agent = Agent("billing")
-    agent.session("chat-*")(_serves)
+    agent.runs("chat-*")(_serves)
     agent.on(Order)(_ctx_first)
 
     assert (["chat-*"], ["order"]) == (

@@ -65,7 +65,7 @@ def allow(most):
             work(each.body)
             ctx.tx.execute("INSERT INTO effects VALUES (?)", (each.body,))
 
-    @agent.session(f"run{most}-*", attempts=most, debounce=0)
+    @agent.runs(f"run{most}-*", attempts=most, debounce=0)
     def serve(run: Run) -> None:
         called(run.message.body, run.message.attempt)
         work(run.message.body)

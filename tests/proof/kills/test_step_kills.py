@@ -54,7 +54,7 @@ def handle(job: dict, ctx: Context) -> None:
     work(job["n"], ctx)
     ctx.tx.execute("INSERT INTO effects VALUES (?, 'end')", (job["n"],))
 
-@agent.session("runs-*", debounce=0)
+@agent.runs("runs-*", debounce=0)
 def serve(run: Run) -> None:
     n = run.message.body["n"]
     work(n, run)

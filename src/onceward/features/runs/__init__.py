@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept.accept import Arrives
-from onceward.core.contract import Claims, Feature, Late
+from onceward.core.contract import Claims, Feature, Late, Part
 from onceward.core.maintenance import Upkeep
 
 if TYPE_CHECKING:
@@ -36,4 +36,5 @@ FEATURE: Final = Feature(
     arrives=Arrives(cancelling=late("runs.abort_bound")),
     upkeep=Upkeep(prune=late("runs.prune")),
     claims=Claims(engines=_workers),
+    parts={"runs": Part(late("api.runs_of"), late("aio.AsyncRuns"))},
 )

@@ -8,24 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Unpack
 
+from onceward.core.contract import Opening
 from onceward.core.end.received import SettledMessage
 from onceward.core.rows.lanes import Lease
+from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send.add import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.runs import RunCompletion
-from onceward.file.database import Database
 from onceward.file.file_checks import owner_name
 from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
-from onceward.hooks import Hooks
 from onceward.message.arguments import checks_arguments
 from onceward.message.clock import Millis
 from onceward.message.names import plain_text
 from onceward.message.queue_modes import QUEUE_DEBOUNCE, QueueInfo, QueueOptions, checked, glob
 from onceward.message.record import MessageRecord
-from onceward.message.settings import Settings
 from onceward.message.vocabulary import (
     Done,
     QueueMode,
@@ -79,26 +77,26 @@ SELECT {columns(MessageRecord, "b.", at="b.received_at", text="b.frame", box="'i
 
 
 @checks_arguments()
-class SessionQueues:
-    """The queues and runs of sessions; a change of settings loses no waiting message."""
+class Runs:
+    """The runs of sessions, and their queues; a change of settings loses no waiting message."""
 
-    def __init__(self, db: Database, *, outbox: Outbox, hooks: Hooks, settings: Settings) -> None:
-        self._db = db
+    def __init__(self, deps: RuntimeDeps) -> None:
+        self._db = deps.db
         self._closing = RunCompletion(
-            db.agent,
-            outbox=outbox,
-            emitter=EventEmitter(hooks, db.agent),
+            deps.db.agent,
+            outbox=deps.outbox,
+            emitter=EventEmitter(deps.hooks, deps.db.agent),
             owner=owner_name(),
-            grace=settings.abort_grace,
+            grace=deps.settings.abort_grace,
         )
 
-    def list(self) -> list[QueueInfo]:
+    def queues(self) -> builtins.list[QueueInfo]:
         """Return the queues of all sessions that have had one, by name."""
         return [QueueInfo(*row) for row in self._db.ask(QUEUES)]
 
-    def get(self, session: str) -> QueueInfo | None:
+    def queue(self, session: str) -> QueueInfo | None:
         """Return one session's queue; None if it never had one."""
-        return next((queue for queue in self.list() if queue.session == session), None)
+        return next((queue for queue in self.queues() if queue.session == session), None)
 
     def waiting(self, session: str) -> builtins.list[MessageRecord]:
         """Return the waiting messages, in the order in which they will be taken."""
@@ -192,14 +190,14 @@ class SessionQueues:
 
     # -- runs -------------------------------------------------------------------------------
 
-    def runs(
+    def list(
         self, *, session: str | None = None, state: RunState | None = None, limit: int = 100
     ) -> builtins.list[RunInfo]:
         """Return runs, newest first."""
         chosen = {"session": session, "state": state, "limit": limit}
         return [_run(row) for row in self._db.ask(RUNS, chosen)]
 
-    def run(self, run_id: str) -> RunInfo | None:
+    def get(self, run_id: str) -> RunInfo | None:
         """Return one run, None if no run has that id."""
         found = self._db.ask(RUN, (run_id,))
         return _run(found[0]) if found else None
@@ -236,3 +234,8 @@ def _run(row: tuple[Any, ...]) -> RunInfo:
     return replace(
         found, event_ids=ids, consumed=bool(found.consumed), partial=partial, result=result
     )
+
+
+def runs_of(opening: Opening) -> Runs:
+    """Return the runs of an opening."""
+    return Runs(opening.deps)

@@ -450,7 +450,7 @@ def calls(health: Health, path: Path) -> Finding:
     if not health.calls_left:
         return ok("runs", "no aborted call is still running")
     said = f"{health.calls_left} calls of aborted runs have not returned"
-    shown = f"onceward sessions runs --state aborted --db {path} shows left_at"
+    shown = f"onceward runs ls --state aborted --db {path} shows left_at"
     return warning("runs", said, f"{shown}; call raise_if_cancelled() in the handler, in time")
 
 

@@ -1,4 +1,4 @@
-"""``onceward sessions``: the queues of sessions with runs."""
+"""``onceward runs queues``, ``set`` …: the queues of sessions with runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Waiting = Annotated[
 
 
 @command()
-def ls(
+def queues(
     found: FileReader,
     session: Session | None = None,
     /,
@@ -43,7 +43,7 @@ def ls(
     Columns: session, state, mode, cap, overflow, waiting, bound, dropped, run; of one queue: place,
     id, sender, type, priority, attempts, received.
 
-    Example: onceward sessions ls chat-7
+    Example: onceward runs queues chat-7
     """
     if session is None:
         rows = cut(lambda most: lists.session_queues(found, limit=most), limit)
@@ -67,7 +67,7 @@ def set_(
 
     All settings of the session itself are replaced: the others come from its handler.
 
-    Example: onceward sessions set chat-7 --mode collect --debounce 2s
+    Example: onceward runs set chat-7 --mode collect --debounce 2s
 
     Args:
         mode: Treatment of messages that arrive while a run is open.
@@ -76,7 +76,7 @@ def set_(
         overflow: A full queue rejects the new, drops the old, or drops and summarizes the old.
 
     """
-    box.sessions.set(session, mode=mode, debounce=debounce, cap=cap, overflow=overflow)
+    box.runs.set(session, mode=mode, debounce=debounce, cap=cap, overflow=overflow)
     return _row(box, session)
 
 
@@ -85,9 +85,9 @@ def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHE
     """
     Move waiting messages to the front, in the given order.
 
-    Example: onceward sessions reorder chat-7 0199f0c2
+    Example: onceward runs reorder chat-7 0199f0c2
     """
-    box.sessions.reorder(session, _whole(box, ids))
+    box.runs.reorder(session, _whole(box, ids))
     with views(box.file.path) as found:
         return emit(lists.queued(found, session, 100), WAITING, where)
 
@@ -97,10 +97,10 @@ def discard(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHE
     """
     Discard waiting messages, with a reason that SQL can read.
 
-    Example: onceward sessions discard chat-7 0199f0c2
+    Example: onceward runs discard chat-7 0199f0c2
     """
     chosen = _whole(box, ids)
-    gone = [each for each in chosen if box.sessions.discard(session, each)]
+    gone = [each for each in chosen if box.runs.discard(session, each)]
     emit([{"id": each} for each in gone], ("id",), where)
     if len(gone) < len(ids) or not gone:
         left = ", ".join(each for each in chosen if each not in gone) or "no id was given"
@@ -112,9 +112,9 @@ def pause(box: Postbox, session: Session, /) -> Found:
     """
     Start no further run of a session; messages are accepted, the open run continues.
 
-    Example: onceward sessions pause chat-7
+    Example: onceward runs pause chat-7
     """
-    box.sessions.pause(session)
+    box.runs.pause(session)
     return _row(box, session)
 
 
@@ -123,9 +123,9 @@ def resume(box: Postbox, session: Session, /) -> Found:
     """
     End the pause of a session.
 
-    Example: onceward sessions resume chat-7
+    Example: onceward runs resume chat-7
     """
-    box.sessions.resume(session)
+    box.runs.resume(session)
     return _row(box, session)
 
 
@@ -140,9 +140,9 @@ def remove(
 
     Waiting messages go to workers and readers again.
 
-    Example: onceward sessions remove 'chat-*'
+    Example: onceward runs remove 'chat-*'
     """
-    box.sessions.remove(pattern)
+    box.runs.remove(pattern)
     return {"agent": box.agent, "removed": pattern}
 
 

@@ -1,4 +1,4 @@
-"""``onceward sessions runs``, ``run`` and ``abort``: runs of sessions, open and past."""
+"""``onceward runs ls``, ``show`` and ``abort``: runs of sessions, open and past."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = Annotated[RunState | None, said("Only runs in this state.")]
 
 
 @command("id", "session", "mode", "state", "messages", "started_at", "ended_at", "cause")
-def runs(
+def ls(
     found: FileReader,
     /,
     *,
@@ -34,7 +34,7 @@ def runs(
     """
     List runs, newest first.
 
-    Example: onceward sessions runs --state open
+    Example: onceward runs ls --state open
     """
     return cut(
         lambda most: lists.runs(found, state=state, session=where.session, limit=most), limit
@@ -42,11 +42,11 @@ def runs(
 
 
 @command()
-def run(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
+def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
     """
     Show all of a run: its messages, its partial output and its result.
 
-    Example: onceward sessions run 0199f0c2 --json
+    Example: onceward runs show 0199f0c2 --json
     """
     return _run(found, whole_id(found, lists.run_ids, id), where)
 
@@ -66,7 +66,7 @@ def abort(
     Its messages go back to the head of the queue. If the run stored partial output, the settings of
     its queue may count them as delivered.
 
-    Example: onceward sessions abort 0199f0c2 --cause 'wrong branch'
+    Example: onceward runs abort 0199f0c2 --cause 'wrong branch'
 
     Args:
         cause: The reason to store with the run.
@@ -74,7 +74,7 @@ def abort(
     """
     with views(box.file.path) as found:
         run_id = whole_id(found, lists.run_ids, id)
-        if not box.sessions.abort(run_id, cause):
+        if not box.runs.abort(run_id, cause):
             raise NothingThere(f"run {run_id} has ended already")
         return _run(found, run_id, where)
 

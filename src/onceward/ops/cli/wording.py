@@ -31,7 +31,7 @@ SHELL: Final = {
     Hint.NEXT_PAGE: "the next of a page",
     Hint.MOMENT: "write 2026-01-31T12:00:00Z, or milliseconds since 1970",
     Hint.TIME_ZONE: "end it in Z or in +02:00",
-    Hint.RUNS: "see onceward sessions runs",
+    Hint.RUNS: "see onceward runs ls",
 }
 """Each hint in the words of the shell's user."""
 ENDS: Final = ("", *" ,;:.)")

@@ -174,12 +174,12 @@ def _discard_all(box: Postbox, given: Given) -> Outcome:
 
 
 def _pause_queue(box: Postbox, session: str) -> Outcome:
-    box.sessions.pause(session)
+    box.runs.pause(session)
     return Outcome(f"session {session} is paused: an open run continues, no further one starts")
 
 
 def _resume_queue(box: Postbox, session: str) -> Outcome:
-    box.sessions.resume(session)
+    box.runs.resume(session)
     return Outcome(f"session {session} is resumed")
 
 
@@ -198,7 +198,7 @@ def _run_schedule(box: Postbox, schedule: str) -> Outcome:
 
 
 def _abort(box: Postbox, run: str) -> Outcome:
-    done = box.sessions.abort(run, "aborted in the inspector")
+    done = box.runs.abort(run, "aborted in the inspector")
     return Outcome("aborted") if done else Outcome("not aborted: it was not open", done=0)
 
 

@@ -538,7 +538,7 @@ def session_why(source: Source, session: str) -> Why:
             parts=(f"Session {session} was paused ", queue.paused_at, f" ago; {behind}"),
             level="act",
             since_at=queue.paused_at,
-            cure=f"onceward sessions resume {session} --agent {agent}",
+            cure=f"onceward runs resume {session} --agent {agent}",
             of=session,
         )
     if queue.state == "running":
