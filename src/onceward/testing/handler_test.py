@@ -112,8 +112,16 @@ class TrialSteps:
     def refuse_inside(self, what: str) -> None:
         """Do nothing: no request is made in a trial."""
 
-    def end_call(self) -> None:
+    def has(self, message_id: str | None) -> bool:
+        """Return False: a trial makes no request."""
+        del message_id
+        return False
+
+    def keep(self, tx: StoreTransaction) -> None:
         """Do nothing: no call waits in a trial."""
+
+    def end_call(self) -> None:
+        """Do nothing, as ``keep``."""
 
     def close(self) -> None:
         """Do nothing: the trial may continue."""

@@ -375,7 +375,7 @@ class MessageAttempt(HandlerAttempt):
     def keep(self, value: Any) -> Sequence[Settlement]:
         """Send, keep or drop what was returned, with the processed mark."""
         context, commits = self.context, self.commits
-        if "_steps" in context.__dict__ or "_requests" in context.__dict__:
+        if context._parts:
             context._end_call()
         [leased] = self.leased
         if requests.NAMES_CALLER in leased.frame and requests.task_of(leased) is not None:
@@ -403,8 +403,8 @@ class MessageAttempt(HandlerAttempt):
         """Store that the handler waits, with its requests; it is called again from its start."""
         try:
             tx = self.commits.join()
-            if "_requests" in self.context.__dict__:
-                self.context._requests.keep(tx)
+            for part in self.context._parts:
+                part.keep(tx)
             again = Waits(waiting.until(tx), str(waiting), counted=False)
         except OncewardError as error:
             self.commits.undo()
@@ -426,8 +426,7 @@ class MessageAttempt(HandlerAttempt):
 
     def _asked(self, message_id: str | None) -> bool:
         """Return whether the handler made a request, which its next call finds."""
-        context = self.context.__dict__
-        return "_requests" in context and context["_requests"].has(message_id)
+        return any(part.has(message_id) for part in self.context._parts)
 
 
 def failure(

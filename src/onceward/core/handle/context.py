@@ -16,6 +16,7 @@ from onceward.core.run.async_face import AsyncFace, OffLoop, OnWorker, WorkerThr
 from onceward.core.send import requests
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
+from onceward.core.send.call_parts import CallParts
 from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.requests import (
     PROGRESS,
@@ -48,7 +49,7 @@ MakeSteps = Callable[[StepHome], Steps]
 """Creates the steps of one call."""
 
 
-class Context(WithSteps, WithReplies):
+class Context(CallParts, WithSteps, WithReplies):
     """
     Writes and messages of a handler: committed with the dedup record, or not at all.
 
@@ -152,19 +153,19 @@ class Context(WithSteps, WithReplies):
 
     @cached_property
     def _requests(self) -> HandlerRequests:  # type: ignore[override]  # made with its first use
-        return HandlerRequests(self._outbox, self._leased)
+        return self._use(HandlerRequests(self._outbox, self._leased), first=True)
 
     @cached_property
     def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
         self._closes = True
         home = StepHome(leased=self._leased, lease=self._leased.lane, commits=_Alone(self))
-        return self._make_steps(home)
+        return self._use(self._make_steps(home))
 
     def _ask(
         self, to: str, body: object, timeout: Span | None, options: MessageOptions
     ) -> Ticket | MadeRequest:
-        if "_steps" in self.__dict__:
-            self._steps.refuse_inside("a request")
+        for part in self._parts:
+            part.refuse_inside("a request")
         requests = self._requests
         self._follow(options)
         options.setdefault("reply_to", self._outbox.db.agent)
@@ -224,19 +225,16 @@ class Context(WithSteps, WithReplies):
 
     def _end_call(self) -> None:
         """End a call that returned although it waits for a reply or a time."""
-        if "_requests" in self.__dict__:
-            self._requests.end_call()
-        if "_steps" in self.__dict__:
-            self._steps.end_call()
+        super()._end_call()
         for work in self._end_work:
             work(self._group.join())
 
     def _close(self) -> None:
-        """Make the transaction object, and the steps, unusable."""
+        """Make the transaction object, and the parts of the call, unusable."""
         if self._transaction is not None:
             self._transaction._finish()
-        if "_steps" in self.__dict__:
-            self._steps.close()
+        if self._parts:
+            self._close_parts()
 
 
 class _Alone:

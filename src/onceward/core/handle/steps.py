@@ -19,6 +19,7 @@ from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, awaitable
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.send.block import Transaction
+from onceward.core.send.call_parts import CallPart
 from onceward.core.send.requests import Suspended
 from onceward.file.transaction import StoreTransaction
 from onceward.message.options import StepOptions
@@ -173,7 +174,7 @@ class AsyncOutputStream(AsyncFace[OutputStream]):
     flush = awaitable(OutputStream.flush)
 
 
-class Steps(Protocol):
+class Steps(CallPart, Protocol):
     """The steps of one call of a handler."""
 
     def call(self, step: StepFunction) -> Any:
@@ -226,15 +227,6 @@ class Steps(Protocol):
 
     def commit(self, work: Callable[[StoreTransaction], None]) -> None:
         """Commit *work* separately, if the lease is still held."""
-
-    def refuse_inside(self, what: str) -> None:
-        """Raise InvalidArgument while the function of a step runs."""
-
-    def end_call(self) -> None:
-        """End a call that returned although it must continue later."""
-
-    def close(self) -> None:
-        """Refuse further steps: the call has ended."""
 
 
 class Streams(Protocol):

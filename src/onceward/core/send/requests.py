@@ -511,6 +511,12 @@ class HandlerRequests:
         for number, message_id in self._adopted.items():
             tickets.adopt(tx, message_id, number)
 
+    def refuse_inside(self, what: str) -> None:
+        """Allow *what*: a request has no inside."""
+
+    def close(self) -> None:
+        """Do nothing: the next call finds the requests."""
+
     def _until(self, tx: StoreTransaction, requests: Sequence[str]) -> Millis:
         """
         Return the latest time at which to call a handler that waits for replies again.

@@ -12,6 +12,7 @@ from onceward.core.handle.steps import AsyncOutputStream, OutputStream, StepFunc
 from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
+from onceward.core.send.call_parts import CallParts
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.names import DEFAULT_SESSION
@@ -24,7 +25,7 @@ Key = tuple[str, str]
 """Sender and id: two senders may choose the same id."""
 
 
-class BatchContext(WithSteps):
+class BatchContext(CallParts, WithSteps):
     """
     Messages, outcomes and writes of one call: committed together, or not at all.
 

@@ -22,6 +22,7 @@ from onceward.core.handle.steps import AsyncWithSteps, Steps, StoredStep, WithSt
 from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
+from onceward.core.send.call_parts import CallParts
 from onceward.core.send.compose import OutgoingMessage, to_subscribers
 from onceward.core.send.requests import QUESTION, HandlerRequests, WithReplies, task
 from onceward.errors import RunAborted
@@ -148,7 +149,7 @@ def _previous(
     )
 
 
-class Run(RunFields[Message[Any]], WithSteps, WithReplies):
+class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
     """
     One call of a session's handler.
 
@@ -285,26 +286,19 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
 
     @cached_property
     def _requests(self) -> HandlerRequests:  # type: ignore[override]  # made with its first use
-        return HandlerRequests(self._outbox, self._started.messages[0].leased)
+        made = HandlerRequests(self._outbox, self._started.messages[0].leased)
+        return self._use(made, first=True)
 
     @cached_property
     def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
-        return self._holder.make_steps()
+        return self._use(self._holder.make_steps())
 
     def _at_end(self, work: Callable[[StoreTransaction], None]) -> None:
         self.at_end(lambda yours: work(yours._tx))
 
-    def _end_call(self) -> None:
-        """End a run that returned although it continues later."""
-        if "_requests" in self.__dict__:
-            self._requests.end_call()
-        if "_steps" in self.__dict__:
-            self._steps.end_call()
-
     def _close(self) -> None:
         """Refuse further steps."""
-        if "_steps" in self.__dict__:
-            self._steps.close()
+        self._close_parts()
 
     def _add(self, draft: OutgoingMessage) -> str:
         """Keep a message until it is committed; return its id, or that of the same one before."""

@@ -606,6 +606,14 @@ class MessageSteps:
             msg = f"{what} inside a step cannot be found again: make it in the handler itself"
             raise InvalidArgument(msg)
 
+    def has(self, message_id: str | None) -> bool:
+        """Return False: a step makes no request."""
+        del message_id
+        return False
+
+    def keep(self, tx: StoreTransaction) -> None:
+        """Do nothing: each step was stored when it ended."""
+
     def end_call(self) -> None:
         """End a call that has returned although it must continue later."""
         if self._suspended is not None:
