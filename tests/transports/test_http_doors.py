@@ -24,8 +24,8 @@ Request = Callable[[Served], bytes]
 
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[Served]:
-    """Serve Bob, with little patience."""
-    with served(tmp_path, limits=HttpLimits(body_timeout=0.2, header_timeout=0.2)) as made:
+    """Serve Bob, with little patience for bodies."""
+    with served(tmp_path, limits=HttpLimits(body_timeout=1.0)) as made:
         yield made
 
 

@@ -445,7 +445,7 @@ def test_slow_heads_are_cut_off(tmp_path: Path, sent: bytes) -> None:
 
 def test_an_answer_that_is_not_read_is_given_up(tmp_path: Path) -> None:
     """A client that reads nothing on keeps neither its connection nor the rest of the answer."""
-    with served(tmp_path, limits=HttpLimits(body_timeout=0.05)) as there:
+    with served(tmp_path, limits=HttpLimits(body_timeout=0.5)) as there:
         large = Route("/large", lambda _: Response(bytes(20_000_000)))
         there.server.endpoint.app.router.routes.append(large)
         with raw(there.url) as connection:
