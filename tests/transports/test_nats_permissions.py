@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from tests.transports.nats_server import nats_server
+from tests.transports.nats_server import nats_server, users_block
 from tests.transports.test_nats import Ends, pushed, stored
 from tests.waiting import until
 
 from onceward.errors import Unreachable
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.wire import encode_answer, encode_parcel
+from onceward.nats import examine, make_user, user_entries
 from onceward.testing.builders import build_frame, parcel
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, _content
@@ -81,7 +82,12 @@ def _key(ends: Ends, name: str) -> dict[str, Any]:
 
 def make_streams(ends: Ends) -> None:
     """Make the streams, as an operator does."""
-    as_user(ends, "operator", lambda client: Link(client, "operator").make_streams())
+    make_streams_as(ends, "operator")
+
+
+def make_streams_as(ends: Ends, name: str) -> None:
+    """Make the streams as a user that may."""
+    as_user(ends, name, lambda client: Link(client, name).make_streams())
 
 
 def held(ends: Ends) -> dict[str, bytes]:
@@ -199,6 +205,30 @@ def test_a_user_stores_one_message_of_a_kind_for_each_peer(ends: Ends) -> None:
     assert {names.subject(kind, name, STRANGER) for kind in names.STORED for name in USERS} == set(
         held(ends)
     )
+
+
+def test_bytes_that_an_agent_may_not_answer_do_not_come_again(tmp_path: Path) -> None:
+    """What is no parcel is dropped, also if its sender is no peer of the recipient."""
+    near = make_user(tmp_path, "near", peers=["far"], keeper=True)
+    users = users_block(user_entries([near, make_user(tmp_path, "far")]))
+    with nats_server(tmp_path, users) as server:
+        ends = Ends(tmp_path, server)
+        make_streams_as(ends, "near")
+
+        async def junk(client: Client) -> None:
+            await client.publish(names.subject("parcel", "far", "near"), b"no parcel")
+            await client.flush()
+
+        def waiting() -> str:
+            return examine(server.url(), tmp_path, "near")[0].found.partition(",")[0]
+
+        with ends.stack:
+            as_user(ends, "near", junk)
+            before = waiting()
+            ends.listener()
+            until(lambda: waiting() == "0 messages")
+
+    assert "1 messages" == before
 
 
 def test_a_keeper_sees_the_streams_for_all_agents_of_a_listener(ends: Ends) -> None:

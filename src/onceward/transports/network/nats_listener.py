@@ -302,7 +302,8 @@ class _Inbox:
             return ACK
         except (InvalidParcel, Unreachable) as error:  # these bytes will never become valid
             log.failure("warning", "parcel refused", error, agent=self.name, peer=sender)
-            await told.store(message_of(error).encode(), UNABLE)
+            with suppress(Unreachable):  # they go also if we may not answer their sender
+                await told.store(message_of(error).encode(), UNABLE)
             return NEVER
         await told.store(_fitting(answer, parcel, link.max_payload), ANSWERED)
         return ACK
