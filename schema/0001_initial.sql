@@ -845,7 +845,14 @@ SELECT seq, id, agent AS sender, recipient, session, lane, type, topic,
        channel, kind, correlation_id, held_by, replays
   FROM _onceward_outbox AS o JOIN _onceward_file_info LEFT JOIN _onceward_bodies AS b ON b.body_id = o.body_id;
 
+-- A message whose handler has a rate waits until the handler's next call; each call moves that moment on.
 CREATE VIEW onceward_inbox AS
+  WITH rated AS NOT MATERIALIZED (
+       SELECT h.seq, filled_at + CAST(1000 * (1 - tokens) / per_second AS INTEGER) AS next_at
+         FROM _onceward_rate_limits AS r JOIN _onceward_inbox AS h
+           ON '.' || type || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
+           OR '.' || topic || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
+        WHERE r.name >= 'handler:' AND r.name < 'handler;')
 SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN state = 'pending'
@@ -859,7 +866,7 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
                  CASE WHEN EXISTS (SELECT 1 FROM _onceward_awaited_messages AS k WHERE k.message_id = b.id AND k.sender = b.sender) THEN 'wait' END
             WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL
             WHEN i.paused_at IS NOT NULL OR q.paused_at IS NOT NULL THEN 'resume'
-            WHEN l.due_at IS NULL THEN NULL
+            WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
             WHEN seq <> l.head_seq THEN 'lane'
             ELSE coalesce(
                  (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
@@ -871,7 +878,7 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
             END AS waits_for,
        CASE WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL  -- a pause lasts a century at most
             WHEN i.paused_at IS NOT NULL OR q.paused_at IS NOT NULL THEN max(coalesce(i.paused_at, 0), coalesce(q.paused_at, 0)) + 3155760000000
-            ELSE l.due_at END AS waits_until_at
+            ELSE coalesce(l.due_at, (SELECT max(next_at) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))) END AS waits_until_at
   FROM _onceward_inbox AS b JOIN _onceward_file_info AS i
   LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
   LEFT JOIN _onceward_session_queues AS q ON l.sender IS NULL AND q.session = l.name;

@@ -76,3 +76,42 @@ def test_messages_that_a_session_collects_wait_for_their_run(world: World) -> No
 
     assert ({"waiting": 1}, ["run"], False) == _said(report)
     assert ["2026-01-01T10:00"] == [str(row["next_at"])[:16] for row in report.waits]
+
+
+def _rated(rate: str, pattern: str = "step") -> Agent:
+    agent = Agent("far")
+    agent.on(pattern, rate=rate)(lambda _body: None)
+    return agent
+
+
+@pytest.mark.parametrize("pattern", ["step", "*", "#"])
+def test_messages_wait_for_the_rate_of_their_handler(world: World, pattern: str) -> None:
+    """All of them until its next call; if no worker makes that call, they are stuck."""
+    near, far = world.open("near"), world.open(_rated("1/2h", pattern))
+    for number in range(5):
+        near.session(f"s{number}").send("far", {"number": number}, type="step")
+    world.run(near, far)
+    report = _judged(world)
+    world.clock.advance(7_200)
+    missed = _judged(world)
+
+    assert ({"delivered_once": 1, "waiting": 4}, ["rate"], False) == _said(report)
+    assert ["2026-01-01T02:00"] == [str(row["next_at"])[:16] for row in report.waits]
+    assert ({"delivered_once": 1, "unprocessed": 4}, [], True) == _said(missed)
+
+
+def test_messages_behind_one_that_waits_for_a_rate_wait_for_their_lane(world: World) -> None:
+    """Also those of a handler without a rate; one that no worker handles is stuck."""
+    agent = _rated("1/2h")
+    agent.on("other")(lambda _body: None)
+    near, far = world.open("near"), world.open(agent)
+    post(near, "far", 2)
+    post(near, "far", 1, type="other")
+    world.run(near, far)
+    near.session("quick").send("far", {"number": 1}, type="other")
+    near.run_until_idle()
+    verdicts, reasons, stuck = _said(_judged(world))
+
+    assert {"delivered_once": 1, "waiting": 2, "unprocessed": 1} == verdicts
+    assert ["lane", "rate"] == sorted(map(str, reasons))
+    assert stuck
