@@ -35,7 +35,8 @@ from onceward.core.accept.own import OwnMessages
 from onceward.core.contract import Engine, Opening
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
-from onceward.core.handle.message import Consumer, InboxLeases, type_names
+from onceward.core.handle.consumer import Consumer
+from onceward.core.handle.readers import InboxLeases, type_names
 from onceward.core.handle.signatures import is_coroutine
 from onceward.core.handle.steps import HandlerDeps
 from onceward.core.maintenance import Maintenance, OwnerSession
@@ -64,13 +65,7 @@ from onceward.message.events import WalDeleted
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option, quoted
 from onceward.message.parcel import Answer, Parcel
-from onceward.message.record import (
-    Cancellation,
-    Cancellations,
-    HistoryFilters,
-    Page,
-    Ticket,
-)
+from onceward.message.record import Cancellation, Cancellations, HistoryFilters, Page, Ticket
 from onceward.message.settings import Controls, Settings, SettingsOptions
 from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import SentState

@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.handle.message import InboxConsumer, Message, OneMessage, Taken
+from onceward.core.handle.consumer import Taken
+from onceward.core.handle.message import Message
+from onceward.core.handle.readers import InboxConsumer, OneMessage
 from onceward.core.rows import outbox
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import recovery
@@ -20,11 +22,7 @@ from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
 from onceward.core.send.requests import read_reply
-from onceward.errors import (
-    AnswerTimeout,
-    InvalidArgument,
-    InvalidMessage,
-)
+from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage
 from onceward.file.database import Database
 from onceward.file.group_commit import Block
 from onceward.file.transaction import StoreTransaction

@@ -23,7 +23,8 @@ from onceward.core.run.async_face import OffLoop
 if TYPE_CHECKING:
     from onceward.core.handle.claim import ClaimGate
     from onceward.core.handle.invoke import Loop
-    from onceward.core.handle.message import AsyncMessage, InboxConsumer, Message
+    from onceward.core.handle.message import AsyncMessage, Message
+    from onceward.core.handle.readers import InboxConsumer
     from onceward.core.handle.signatures import Handlers
     from onceward.core.handle.steps import HandlerDeps, StepHome, Steps, Streams
     from onceward.core.handle.worker import CallGuard

@@ -17,7 +17,7 @@ from tests.proof.simulation.disks import copy, replace
 from onceward.api.postbox import Postbox
 from onceward.core import maintenance
 from onceward.core.deliver import parcels
-from onceward.core.deliver.delivery import DeliveryFailures
+from onceward.core.deliver.failures import DeliveryFailures
 from onceward.core.deliver.parcels import InFlight, SenderInfo, SettleOptions
 from onceward.core.end import sent
 from onceward.core.rows import dedup, peers

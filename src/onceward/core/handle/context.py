@@ -30,12 +30,7 @@ from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame
-from onceward.message.options import (
-    MessageOptions,
-    PublishOptions,
-    SendOptions,
-    reply_options,
-)
+from onceward.message.options import MessageOptions, PublishOptions, SendOptions, reply_options
 from onceward.message.record import Ticket
 from onceward.message.times import Span
 

@@ -9,17 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import Parameter
 from types import SimpleNamespace, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    NamedTuple,
-    NoReturn,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn, Union, get_args, get_origin
 from typing import get_type_hints as type_hints
 
 from pydantic import PydanticSchemaGenerationError

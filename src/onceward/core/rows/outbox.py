@@ -12,13 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, listed
 from onceward.message.clock import Millis
-from onceward.message.frame import (
-    BODY_ERROR,
-    DIGEST_BYTES,
-    FrameHeaders,
-    digest,
-    split_digest,
-)
+from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, FrameHeaders, digest, split_digest
 from onceward.message.names import byte_length
 from onceward.message.parcel import ParcelFrame
 from onceward.message.vocabulary import SentState

@@ -10,14 +10,9 @@ from typing_extensions import TypeForm
 
 from onceward.core.contract import Opening
 from onceward.core.handle import claim
-from onceward.core.handle.message import (
-    Consumer,
-    InboxConsumer,
-    LaneLeases,
-    Message,
-    ReceivedMessage,
-    Taken,
-)
+from onceward.core.handle.consumer import Consumer, LaneLeases, Taken
+from onceward.core.handle.message import Message, ReceivedMessage
+from onceward.core.handle.readers import InboxConsumer
 from onceward.core.rows import lanes
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import recovery

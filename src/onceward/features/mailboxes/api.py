@@ -11,7 +11,9 @@ from typing import Any, Final, Literal, Protocol, TypeVar, Unpack
 from typing_extensions import TypeForm
 
 from onceward.core.contract import Opening
-from onceward.core.handle.message import Consumer, Message, Taken, type_names
+from onceward.core.handle.consumer import Consumer, Taken
+from onceward.core.handle.message import Message
+from onceward.core.handle.readers import type_names
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.block import BlockOpener, Transaction
 from onceward.errors import InvalidArgument, LeaseLost, UnknownMailbox
@@ -29,12 +31,7 @@ from onceward.features.mailboxes.mailbox_readers import (
     MailboxRef,
     Start,
 )
-from onceward.features.mailboxes.mailboxes import (
-    Claim,
-    CursorRead,
-    MessageFilter,
-    limit_of,
-)
+from onceward.features.mailboxes.mailboxes import Claim, CursorRead, MessageFilter, limit_of
 from onceward.file.directory import DirectoryHandle, OpenAgentFiles
 from onceward.file.file_checks import owner_name
 from onceward.message.arguments import check_given, checks_arguments

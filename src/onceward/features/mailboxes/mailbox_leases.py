@@ -6,18 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from onceward.core.handle.message import Consumer, Taken, never_settled
+from onceward.core.handle.consumer import Consumer, Taken, never_settled
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import UnknownMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
 from onceward.features.mailboxes.mailbox_readers import RANKS, MailboxLease, MailboxRef, Start
-from onceward.features.mailboxes.mailboxes import (
-    Claim,
-    CursorRead,
-    MailboxRow,
-    MessageFilter,
-)
+from onceward.features.mailboxes.mailboxes import Claim, CursorRead, MailboxRow, MessageFilter
 from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
