@@ -43,6 +43,23 @@ def test_metrics_prints_those_of_a_home(cli: Cli, shop: Postbox) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+def test_a_label_cannot_move_the_cursor(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a file that cannot be read is a label; a scraper gets it as it is."""
+    (home / "a\x9b2J\x1b]0;b.db").write_bytes(b"no database" * 1000)
+
+    piped = cli("metrics").out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shown = cli("metrics").out
+
+    assert 'agent="a\x9b2J\x1b]0;b"' in piped
+    assert (True, []) == (
+        'agent="a\\x9b2J\\x1b]0;b"' in shown,
+        [c for c in shown if not c.isprintable() and c != "\n"],
+    )
+
+
 def test_metrics_says_what_it_cannot_read(cli: Cli, home: Path) -> None:
     """A damaged file is a value with its own exit code; a place without agents is an error."""
     (home / "bad.db").write_bytes(b"no database" * 1000)

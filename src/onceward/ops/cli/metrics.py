@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from onceward.file.environment import env_or_project
 from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere
 from onceward.ops.cli.options import said
-from onceward.ops.cli.output import document
+from onceward.ops.cli.output import document, safe
 from onceward.ops.cli.target import ANSWER, Answer
 from onceward.ops.observe.snapshots import agent_files
 
@@ -43,7 +43,8 @@ def metrics(
     if answer.json:
         document([{"name": s.name, "labels": s.labels, "value": s.value} for s in samples])
     else:
-        sys.stdout.write(text_of(registry)[1].decode())
+        lines = text_of(registry)[1].decode().split("\n")
+        sys.stdout.write("\n".join(map(safe, lines) if sys.stdout.isatty() else lines))
     unread = [s for s in samples if s.name == "onceward_file_readable" and not s.value]
     return PARTLY if unread else DONE
 
