@@ -63,7 +63,7 @@ def test_events_say_how_long_a_run_took(
 ) -> None:
     """Each of its messages was handled by one call, however that ended."""
     agent = Agent("b")
-    monkeypatch.setattr("onceward.features.runs.worker.monotonic", count(step=0.25).__next__)
+    monkeypatch.setattr("onceward.core.handle.attempt.monotonic", count(step=0.25).__next__)
 
     @agent.runs(mode="collect", debounce=0)
     def serve(_: Run) -> None:

@@ -197,14 +197,14 @@ def test_a_reply_that_comes_while_the_run_ends_is_not_missed(
     def serve(run: Run) -> None:
         served.append(run.ask("oracle", Question(n=1), reply=int))
 
-    suspend = RunExecution._suspend
+    suspend = RunExecution.suspend
 
     def late(self: RunExecution, *args: Any, **named: Any) -> Any:
         monkeypatch.undo()
         world.elsewhere(world.settle)
         return suspend(self, *args, **named)
 
-    monkeypatch.setattr(RunExecution, "_suspend", late)
+    monkeypatch.setattr(RunExecution, "suspend", late)
     world.open(oracle(asked))
     box = world.open(agent)
     box.session("talk").send("bob", Job(n=1))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, AsyncContext, AsyncRun, BatchContext, Context, Depends, Postbox
+from onceward import Agent, AsyncContext, AsyncRun, BatchContext, Context, Depends, Postbox, Run
 from onceward.api import postbox as postboxes
 from onceward.errors import OncewardError, RequestFailed, StoreClosed
 from onceward.file import database
@@ -209,8 +209,19 @@ def take_batch(agent: Agent, **options: Any) -> Callable[[Any], Any]:
     return declare
 
 
+def take_run(agent: Agent, **options: Any) -> Callable[[Any], Any]:
+    """Declare a session's handler for them."""
+
+    def declare(work: Any) -> None:
+        @agent.runs("*", mode="collect", debounce=0, **options)
+        def serve(run: Run) -> None:
+            work(run)
+
+    return declare
+
+
 @pytest.mark.parametrize("attempts", [1, 2])
-@pytest.mark.parametrize("take", [take_one, take_batch])
+@pytest.mark.parametrize("take", [take_one, take_batch, take_run])
 def test_a_function_beyond_its_timeout_is_not_processed(
     tmp_path: Path, take: Callable[..., Callable[[Any], Any]], attempts: int
 ) -> None:
@@ -240,6 +251,30 @@ def test_a_function_beyond_its_timeout_is_not_processed(
 
     assert (sent, [*range(1, attempts + 1)], []) == (letter.id, calls, effects)
     assert "TimeoutError: the call took longer than its timeout of 0.05 s" == letter.last_error
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_a_coroutine_beyond_its_timeout_fails_its_run(tmp_path: Path, catches: bool) -> None:
+    """Like that of a message, also if it goes on after its cancellation and returns."""
+    agent = Agent("a")
+
+    @agent.runs("*", mode="collect", debounce=0, timeout=0.05, attempts=1)
+    async def serve(run: AsyncRun) -> str:
+        await run.send("b", "effect")
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            if not catches:
+                raise
+        return "too late"
+
+    with Postbox(tmp_path / "a.db", agent=agent, hold_unknown=True) as box:
+        box.send("a", 1, type="job")
+        [letter] = until(box.dead_letters.list)
+        effects = box.query("SELECT id FROM onceward_outbox WHERE recipient = 'b'")
+
+    assert "TimeoutError: the call took longer than its timeout of 0.05 s" == letter.last_error
+    assert [] == effects
 
 
 @pytest.mark.parametrize("catches", [False, True])

@@ -242,7 +242,11 @@ class Play(RuleBasedStateMachine):
         runner: Any = self.box._runners[0]
         self.numbers[seat.run.id] = self.model[seat.run.session].began
         return RunExecution(
-            seat, self.box._deps, scheduler=runner.scheduler, completion=runner.completion
+            seat,
+            self.box._deps,
+            self._no_loop,
+            scheduler=runner.scheduler,
+            completion=runner.completion,
         )
 
     def finish(self, data: Any) -> None:
@@ -255,7 +259,7 @@ class Play(RuleBasedStateMachine):
             data.draw(st.booleans()),
         )
         self.fails |= set() if well else {stage.row.id}
-        assert stage.run(self._no_loop, go_on=False) is None
+        assert stage.execute(go_on=False) is None
         self.model[stage.row.session].finish(self._now(), well=well)
 
     def checkpoint(self, data: Any) -> None:
@@ -273,7 +277,7 @@ class Play(RuleBasedStateMachine):
             self.look()
             return
         stage = self.late.pop(data.draw(st.integers(0, len(self.late) - 1)))
-        assert stage.run(self._no_loop, go_on=True) is None
+        assert stage.execute(go_on=True) is None
         self.model[stage.session].returned(self.numbers[stage.run_id])
 
     def abort(self, data: Any) -> None:

@@ -161,7 +161,7 @@ class HandlerAttempt:
     """Whether it was ended by an exception, other than one by which it waits."""
     raised: BaseException | None = field(default=None, init=False)
     """That exception, while observers are called."""
-    cancel: Callable[[], object] | None = field(default=None, init=False)
+    cancel_task: Callable[[], object] | None = field(default=None, init=False)
     """Cancels a running coroutine; None for a function."""
     late: bool = field(default=False, init=False)
     """Whether its coroutine was cancelled because it exceeded its timeout."""
@@ -177,8 +177,11 @@ class HandlerAttempt:
         self.commits.bind()
         outer = CONTEXT.set(self.context)
         try:
-            value = self.call()
-            self.took = monotonic() - self.started
+            try:
+                value = self.call()
+            finally:
+                self.took = monotonic() - self.started
+                CONTEXT.reset(outer)
             if forks.count != self.forks_before:
                 forks.leave()
             if self.took > self.limit:
@@ -187,7 +190,6 @@ class HandlerAttempt:
         except BaseException as error:  # noqa: BLE001 - it is raised again
             return self._end(error)
         finally:
-            CONTEXT.reset(outer)
             self.commits.unbind()
             if self.context._closes:
                 self.context._close()
@@ -204,8 +206,6 @@ class HandlerAttempt:
 
     def _end(self, error: BaseException) -> Sequence[Settlement]:
         """Undo a call that raised *error*; return the settlement of each message."""
-        if self.took is None:
-            self.took = monotonic() - self.started
         self.commits.unbind()
         try:
             self._raise_cause(error)
@@ -291,22 +291,22 @@ class HandlerAttempt:
 
     def stop(self, why: str) -> bool:
         """Cancel a coroutine; return whether it is one. A function cannot be cancelled."""
-        if self.cancel is None:
+        if self.cancel_task is None:
             return False
         self.stopped = why
         with suppress(RuntimeError):  # its loop is closed
-            self.cancel()
+            self.cancel_task()
         return True
 
     def stop_late(self) -> None:
         """Cancel a coroutine that exceeds its timeout; a function only loses its lease."""
-        if not self.late and self.cancel is not None and self.overdue:
+        if not self.late and self.cancel_task is not None and self.overdue:
             self.late = True
-            self.cancel()
+            self.cancel_task()
 
     def stop_cancelled(self) -> None:
         """Cancel a coroutine of which a message was cancelled: its effects could not be kept."""
-        if self.stopped or self.cancel is None:
+        if self.stopped or self.cancel_task is None:
             return
         read = self.deps.db.read
         if any(is_cancelled(read, each.seq) for each in self.leased):
@@ -330,7 +330,7 @@ class HandlerAttempt:
 
     def stoppable(self, cancel: Callable[[], object]) -> None:
         """Keep the function that cancels the coroutine, which has begun."""
-        self.cancel = cache(cancel)  # the heartbeat calls it repeatedly
+        self.cancel_task = cache(cancel)  # the heartbeat calls it repeatedly
 
 
 @dataclass(eq=False)

@@ -157,6 +157,8 @@ class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
     the run was ended from outside. Slow work holds no lock.
     """
 
+    _closes = False  # its commits close it, before its end is committed
+
     def __init__(self, started: StartedRun, *, outbox: Outbox, holder: Holder) -> None:
         super().__init__(started, _messages(started.messages), holder)
         self._started, self._outbox, self._holder = started, outbox, holder

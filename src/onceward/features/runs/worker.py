@@ -7,24 +7,23 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from threading import Event as Flag
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
+from onceward.core.handle.attempt import HandlerAttempt
 from onceward.core.handle.invoke import (
     Loop,
-    cause_of,
     log_failure,
-    run_coroutine,
     settlement_for_error,
     surround,
     with_trace,
 )
-from onceward.core.handle.loop_watch import LoopCall
 from onceward.core.handle.message import Message
-from onceward.core.handle.steps import CONTEXT, HandlerDeps, StepHome, Steps, StoredStep
+from onceward.core.handle.steps import HandlerDeps, StepHome, Steps, StoredStep
 from onceward.core.rows import lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
@@ -34,7 +33,7 @@ from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.run.threads import engine_threads
 from onceward.core.send.block import Transaction
 from onceward.core.send.requests import Suspended
-from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry, StoreClosed
+from onceward.errors import HandlerSignal, LeaseLost, OncewardError, StoreClosed
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.run import AsyncRun, Run
 from onceward.features.runs.runs import (
@@ -65,6 +64,7 @@ from onceward.hooks import Attempt
 from onceward.message.body import encode
 from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text, message_of
+from onceward.message.frame import Frame
 from onceward.message.log import log
 from onceward.message.options import reply_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
@@ -173,12 +173,27 @@ class RunNotes:
             self._places.pop(run_id, None)
 
 
-class RunCommits:
-    """Commits the steps of a run separately; see ``Committer``."""
+ENDED: Final = "its run was ended from outside"
 
-    def __init__(self, execution: RunExecution) -> None:
-        self._execution = execution
+
+class RunCommits:
+    """Commits the steps of a run separately; see ``Committer``. Its end has a commit of its own."""
+
+    def __init__(self, execution: RunExecution, note: Callable[[OpenRun], None]) -> None:
+        self._execution, self._note, self._thread = execution, note, 0
         self.write = self.beside = self.at_end = execution._db.write
+
+    def bind(self) -> None:
+        """Note the call; what it writes on this thread is committed at once."""
+        self._thread = get_ident()
+        self._note(self._execution.row)
+
+    def unbind(self) -> None:
+        """Refuse further steps."""
+        self._execution._run._close()
+
+    def undo(self) -> None:
+        """Do nothing: what a run has not committed is in memory."""
 
     def free(self) -> None:
         """Only check that the run is still open: it holds no lock."""
@@ -203,16 +218,23 @@ class RunCommits:
     @property
     def on_own_thread(self) -> bool:
         """Whether the calling thread runs the handler."""
-        return self._execution._thread == get_ident()
+        return self._thread == get_ident()
 
 
-class RunExecution:
-    """One run that its thread executes, and that the heartbeat may stop."""
+class RunExecution(HandlerAttempt):
+    """
+    One run that its thread executes, and that the heartbeat may stop.
+
+    Its messages and its work are written when it ends, in one commit with their settlements.
+    """
+
+    commits: RunCommits
 
     def __init__(
         self,
         started: StartedRun,
         deps: HandlerDeps,
+        loop: Loop,
         *,
         scheduler: RunScheduler,
         completion: RunCompletion,
@@ -222,26 +244,24 @@ class RunExecution:
         self.row: OpenRun = started.run
         """The run's row at its last commit."""
         self._started, self._scheduler, self._completion = started, scheduler, completion
-        self._db, self._outbox, self._hooks = deps.db, deps.outbox, deps.hooks
-        self._deps, self._thread, self._note = deps, 0, note
-        self._policy, self._rng = deps.policy, deps.rng
-        self._leased = [each.leased for each in started.messages]
+        self._db, self._outbox = deps.db, deps.outbox
         self._run = Run(started, outbox=deps.outbox, holder=self)
-        self._settlements: Sequence[Settlement] = ()
-        self._raised: BaseException | None = None
-        self._took: float | None = None
-        self._stop: Callable[[], object] = lambda: None
-        self._limit = started.handler.timeout or deps.settings.handler_timeout
-        self._until = monotonic() + self._limit
-        self._late = False
-        self._cancelled, self._watched = False, watched
+        super().__init__(
+            deps,
+            RunCommits(self, note),
+            loop,
+            own_thread=watched,
+            context=self._run,
+            leased=[each.leased for each in started.messages],
+            limit=started.handler.timeout or deps.settings.handler_timeout,
+        )
+        self._following: StartedRun | None = None
+        self._go_on = False
         self._grace = deps.settings.abort_grace
         self._left_at = math.inf
         self._graces = 2 if started.handler.is_async else 1
         self.left = False
         """Whether the call was aborted and has not returned within the grace."""
-        self.returned = False
-        """Whether the handler has returned."""
         self.given_up = False
         """Whether its lease is left to run out, because the handler exceeded its timeout."""
 
@@ -263,25 +283,30 @@ class RunExecution:
         return Lease(self.row.lane_id, self.row.token, self.row.owner, isolate=True)
 
     @property
-    def overdue(self) -> bool:
-        """Whether the handler has exceeded its timeout."""
-        return monotonic() > self._until
+    def returned(self) -> bool:
+        """Whether the handler has returned."""
+        return self.took is not None
 
-    def cancel(self, *, late: bool = False) -> None:
+    def abort(self) -> None:
         """
-        Stop the handler: cancel a coroutine, set ``cancelled`` for a function.
+        Stop a call whose run was ended from outside; a second call does nothing.
 
-        With *late*, only its timeout was exceeded, so the run still ends itself.
-        A second call does nothing.
+        A coroutine is cancelled; a function sees ``cancelled``.
         """
-        if self._cancelled or (late and self._late):
-            return
-        if late:
-            self._late = True
-        else:
-            self._cancelled = True
+        if not self.stopped:
             self._left_at = self._db.clock.monotonic() + self._grace
-        self._stop()
+            self.stopped = ENDED
+            self._stop()
+
+    def _stop(self) -> None:
+        if self.cancel_task is not None:
+            self.cancel_task()
+
+    def stoppable(self, cancel: Callable[[], object]) -> None:
+        """Keep the function that cancels the coroutine, which ``leave`` calls once more."""
+        self.cancel_task = cancel
+        if self.stopped:
+            cancel()
 
     @property
     def patience(self) -> float:
@@ -309,9 +334,9 @@ class RunExecution:
     @property
     def cancelled(self) -> bool:
         """Whether the run was ended from outside; reads the file if no thread checks it."""
-        if not self._watched and not self._cancelled and not is_open(self._db, self.row):
-            self.cancel()
-        return self._cancelled
+        if not self.own_thread and not self.stopped and not is_open(self._db, self.row):
+            self.abort()
+        return self.stopped != ""
 
     def checkpoint(self, partial: Any) -> None:
         """Commit partial output and the messages sent so far; raise RunAborted."""
@@ -339,11 +364,11 @@ class RunExecution:
 
     def more(self) -> list[ReadMessage]:
         """Bind the waiting messages to the run; raise RunAborted."""
-        known = [each.id for each in self._leased]
+        known = [each.id for each in self.leased]
         self.row, fresh = self._db.write(
             lambda tx: self._scheduler.inject(tx, self.row, self._started.handler, known)
         )
-        self._leased += [each.leased for each in fresh]
+        self.leased = [*self.leased, *(each.leased for each in fresh)]
         return fresh
 
     def _pending(self) -> PendingEffects:
@@ -353,12 +378,12 @@ class RunExecution:
         """Return the steps of the run's first messages: a run with the same messages finds them."""
         ids = [(each.leased.sender, each.leased.id) for each in self._started.messages]
         home = StepHome(
-            leased=self._leased[0],
+            leased=self.leased[0],
             lease=self.lease,
-            commits=RunCommits(self),
+            commits=self.commits,
             scope=_scope(ids),
         )
-        return self._deps.steps(self._deps, home)
+        return self.deps.steps(self.deps, home)
 
     def earlier_steps(self, before: EarlierRun) -> tuple[StoredStep, ...]:
         """Return the steps of the previous run; none if its messages were pruned."""
@@ -369,66 +394,22 @@ class RunExecution:
 
     # -- running ----------------------------------------------------------------------------
 
-    def run(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
+    def execute(self, *, go_on: bool) -> StartedRun | None:
         """
         Call the handler and end the run; with *go_on* begin and return the next one.
 
         That is a run of the session that has waited longest. Return None if there is none, or if
         the run was ended from outside.
         """
+        self._go_on = go_on
         try:
-            if self._hooks.observers:
-                return self._run_observed(loop, go_on=go_on)
-            return self._call_and_end(loop, go_on=go_on)
+            if self.deps.hooks.observers:
+                self.observed()
+            else:
+                self.run()
         except LeaseLost:
             self._let_go()
-            return None
-
-    def _run_observed(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
-        """Call the handler and end the run, in an attempt for observers."""
-        from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
-
-        attempt = Attempt(
-            agent=self._db.agent,
-            session=self.session,
-            frames=[each.frame for each in self._started.messages],
-            number=self._leased[0].attempt,
-            run_id=self.run_id,
-        )
-        with ObservedAttempt(self._hooks.observers, attempt) as observed:
-            following = self._call_and_end(loop, go_on=go_on)
-            observed.settle(self._settlements, self._raised)
-            return following
-
-    def _call_and_end(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
-        try:
-            value = self._returned(loop)
-            result, effects = self._answer(value)
-            done = RunOutcome([Done()] * len(self._leased), result, took=self._took)
-            return self._end(lambda _: done, effects, go_on=go_on)
-        except LeaseLost:
-            raise
-        except BaseException as error:
-            cause = cause_of(error, own_thread=self._watched)
-            if not isinstance(cause, Exception | Suspended):
-                raise
-            if self._cancelled:
-                raise aborted_error(self.row) from error
-            if self._late:
-                cause = Retry("it exceeded its time limit")
-            if isinstance(cause, Suspended):
-                return self._suspend(cause, go_on=go_on)
-            return self._fail(cause, go_on=go_on)
-
-    def _suspend(self, waiting: Suspended, *, go_on: bool) -> StartedRun | None:
-        """End a run that continues later: its messages wait, and no attempt is counted."""
-
-        # it sees messages that came since its last check
-        def outcome(tx: StoreTransaction) -> RunOutcome:
-            again = Waits(waiting.until(tx), str(waiting), counted=False)
-            return RunOutcome([again] * len(self._leased), cause=str(waiting), took=self._took)
-
-        return self._end(outcome, PendingEffects(), go_on=go_on)
+        return self._following
 
     def _let_go(self) -> None:
         """Release the session after an aborted call; otherwise it continues after the grace."""
@@ -436,50 +417,74 @@ class RunExecution:
             self._db.write(lambda tx: call_returned(tx, self.row))
             self._db.notifier.notify("in")
 
-    def _returned(self, loop: Loop) -> Any:
-        began, self._thread = monotonic(), get_ident()
-        context, before = CONTEXT.set(self._run), forks.count
-        self._note(self.row)
-        try:
-            around = self._started.handler.around
-            value = surround(around, self._run, lambda: self._call(loop))
-            if forks.count != before:
-                forks.leave()
-            self._run._end_call()
-        except BaseException as error:
-            forks.leave_if_forked(before, error)
-            raise
-        else:
-            return value
-        finally:
-            CONTEXT.reset(context)
-            self._took = monotonic() - began
-            self.returned = True
-            self._run._close()
+    def facts(self) -> Attempt:
+        """Return what observers learn of the run at its start."""
+        return replace(super().facts(), run_id=self.run_id)
 
-    def _call(self, loop: Loop) -> Any:
+    @property
+    def frames(self) -> Sequence[Frame]:
+        """The frames of the messages with which the run begins."""
+        return [each.frame for each in self._started.messages]
+
+    def call(self) -> Any:
+        """Call the handler within the generators around it."""
+        return surround(self._started.handler.around, self._run, self._call)
+
+    def _call(self) -> Any:
         handler = self._started.handler
-        if not handler.is_async:
-            return handler.call(self._run)
+        if handler.is_async:
+            return self.wait_for(self._start, handler.call)
+        return handler.call(self._run)
 
-        def start(on_worker: OnWorker) -> Any:
-            self._run._face = AsyncRun(self._run, on_worker)
-            return handler.call(self._run._face)
+    def _start(self, on_worker: OnWorker) -> Any:
+        self._run._face = AsyncRun(self._run, on_worker)
+        return self._started.handler.call(self._run._face)
 
-        def stoppable(stop: Callable[[], object]) -> None:
-            self._stop = stop
-            if self._cancelled:
-                stop()
+    def keep(self, value: Any) -> Sequence[Settlement]:
+        """End the run with its effects and the reply."""
+        self._run._end_call()
+        self.commits.unbind()
+        result, effects = self._answer(value)
+        done = RunOutcome([Done()] * len(self.leased), result, took=self.took)
+        return self._end_run(lambda _: done, effects)
 
-        watched = LoopCall(
-            self._db.agent,
-            handler.call,
-            self._leased[0].id,
-            blocked_after=self._deps.settings.blocked_after,
-            limit=self._limit,
-            until=self._until,
-        )
-        return run_coroutine(start, loop(), stoppable, watched)
+    def suspend(self, waiting: Suspended) -> Sequence[Settlement]:
+        """End a run that continues later: its messages wait, and no attempt is counted."""
+
+        # it sees messages that came since its last check
+        def outcome(tx: StoreTransaction) -> RunOutcome:
+            again = Waits(waiting.until(tx), str(waiting), counted=False)
+            return RunOutcome([again] * len(self.leased), cause=str(waiting), took=self.took)
+
+        return self._end_run(outcome, PendingEffects())
+
+    def put_off(self) -> Sequence[Settlement]:
+        """Commit nothing: the run has ended, and its messages were given back."""
+        raise aborted_error(self.row)
+
+    def fail(self, error: BaseException) -> Sequence[Settlement]:
+        """End the run as failed, by the policy of its messages."""
+        if isinstance(error, LeaseLost):
+            raise error
+        now, deps = self._db.now(), self.deps
+
+        def settled(leased: LeasedMessage) -> Settlement:
+            spent = exhausted(deps.policy, self._started.handler, leased.attempt)
+            found = settlement_for_error(
+                error, leased.attempt, spent=spent, now=now, policy=deps.policy, rng=deps.rng
+            )
+            return with_trace(found, error, self.took)
+
+        own = isinstance(error, OncewardError | HandlerSignal)
+        cause = message_of(error) if own else error_text(error)
+        ended = settlements(self.leased, settled)
+        outcome = RunOutcome(ended, cause=cause[:500], took=self.took)
+        return self._end_run(lambda _: outcome, PendingEffects())
+
+    def log(self, error: BaseException) -> None:
+        """Log an unexpected exception, with the run."""
+        first = self._started.messages[0]
+        log_failure(error, self._db.agent, first.leased, first.frame.type, run_id=self.row.id)
 
     def _answer(self, value: Any) -> tuple[str | None, PendingEffects]:
         """Return the result as JSON, and the effects to commit with the run's end."""
@@ -501,41 +506,20 @@ class RunExecution:
             if each.frame.replyto is not None and each.id not in answered and not _is_task(each)
         ]
 
-    def _end(
-        self,
-        outcome: Callable[[StoreTransaction], RunOutcome],
-        effects: PendingEffects,
-        *,
-        go_on: bool,
-    ) -> StartedRun | None:
-        def work(tx: StoreTransaction) -> StartedRun | None:
+    def _end_run(
+        self, outcome: Callable[[StoreTransaction], RunOutcome], effects: PendingEffects
+    ) -> Sequence[Settlement]:
+        """Commit the run's effects and its end; begin the next one, if asked to."""
+
+        def work(tx: StoreTransaction) -> tuple[Sequence[Settlement], StartedRun | None]:
             self._completion.commit(tx, self.row, effects)
             ended = outcome(tx)
-            self._completion.finish(tx, self.row, self._leased, ended)
-            self._settlements = ended.settlements
-            return self._scheduler.next_run(tx) if go_on else None
+            self._completion.finish(tx, self.row, self.leased, ended)
+            return ended.settlements, self._scheduler.next_run(tx) if self._go_on else None
 
-        found = self._db.write(work)
+        settled, self._following = self._db.write(work)
         self._db.notifier.notify("out")
-        return found
-
-    def _fail(self, error: BaseException, *, go_on: bool) -> StartedRun | None:
-        now, self._raised = self._db.now(), error
-        first = self._started.messages[0]
-        log_failure(error, self._db.agent, first.leased, first.frame.type, run_id=self.row.id)
-
-        def settled(leased: LeasedMessage) -> Settlement:
-            spent = exhausted(self._policy, self._started.handler, leased.attempt)
-            found = settlement_for_error(
-                error, leased.attempt, spent=spent, now=now, policy=self._policy, rng=self._rng
-            )
-            return with_trace(found, error, self._took)
-
-        own = isinstance(error, OncewardError | HandlerSignal)
-        cause = message_of(error) if own else error_text(error)
-        ended = settlements(self._leased, settled)
-        outcome = RunOutcome(ended, cause=cause[:500], took=self._took)
-        return self._end(lambda _: outcome, PendingEffects(), go_on=go_on)
+        return settled
 
 
 def _is_task(message: Message[Any]) -> bool:
@@ -679,7 +663,7 @@ class RunWorker:
 
     def _cancel(self, executions: list[RunExecution]) -> None:
         for execution in executions:
-            execution.cancel()
+            execution.abort()
 
     def _leave_calls(self) -> None:
         """Report aborted calls that have not returned within the grace, and stop counting them."""
@@ -713,6 +697,7 @@ class RunWorker:
         execution = RunExecution(
             started,
             self._deps,
+            self._handler_loop,
             scheduler=self.scheduler,
             completion=self.completion,
             watched=self._loop.started,
@@ -729,7 +714,7 @@ class RunWorker:
             execution, following = following, None
             go_on = not (alone or execution.left or self._loop.stopping.is_set())
             try:
-                started = execution.run(self._handler_loop, go_on=go_on)
+                started = execution.execute(go_on=go_on)
                 following = None if started is None else self._enter(started)
             except StoreClosed:
                 return
@@ -750,7 +735,7 @@ class RunWorker:
         every = max(0.02, self._settings.lease / 3)
         late = [execution for execution in self._calls.counted() if execution.overdue]
         for execution in late:
-            execution.cancel(late=True)
+            execution.stop_late()
         self._give_up(late)
         kept = [execution for execution in self._calls.counted() if execution not in late]
         if kept and monotonic() >= self._extended_at + every:
