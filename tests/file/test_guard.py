@@ -391,6 +391,30 @@ def test_a_replaced_file_is_refused(opened: Open, tmp_path: Path) -> None:
     assert other.file.path.read_bytes() == box.file.path.read_bytes()
 
 
+@pytest.mark.parametrize("notices", ["a commit", "closing"])
+def test_a_file_that_was_moved_with_its_wal_has_lost_nothing(
+    opened: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture, notices: str
+) -> None:
+    """Another file has its name, with a WAL of its own: that one stays, and no loss is told."""
+    box, other = opened("a"), opened("other", at=tmp_path / "other.db")
+    kept, moved = box.send("b", 1), tmp_path / "moved"
+    moved.mkdir()
+    for end in ("", "-wal", "-shm"):
+        Path(f"{box.file.path}{end}").rename(moved / f"a.db{end}")
+        shutil.copy(f"{other.file.path}{end}", f"{box.file.path}{end}")
+    wal = Path(f"{box.file.path}-wal").read_bytes()
+
+    if notices == "a commit":
+        with pytest.raises(OutcomeUnknown, match="moved or deleted"):
+            box.send("b", 2)
+    box.close()
+
+    assert (wal, "") == (Path(f"{box.file.path}-wal").read_bytes(), caplog.text)
+    for end in ("", "-wal", "-shm"):
+        Path(f"{box.file.path}{end}").unlink()
+    assert "pending" == opened("a", at=moved / "a.db").state(kept)
+
+
 def test_a_file_replaced_by_its_like_is_refused(opened: Open, tmp_path: Path) -> None:
     """Even a database of the same agent is not ours if it was made apart."""
     box = opened("a")

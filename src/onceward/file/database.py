@@ -621,7 +621,7 @@ class Database:
                 raise StoreFault(f"{self.path}: {NOT_YET}")
             about.warning("deleted WAL saved: never delete the -wal of an open file")
             self._tell_deleted_wal(saved=True)
-        elif self._con is not None and self.guard.has_other_wal:
+        elif self._con is not None and self.guard.has_lost_wal:
             about.error("deleted WAL not saved: commits since the last checkpoint may be lost")
             self._tell_deleted_wal(saved=False)  # the next opening stores it
 
@@ -942,7 +942,7 @@ class Database:
         except BaseException:
             self.closing = False  # the next opening uses it unchanged
             raise
-        if in_time and self.guard.has_other_wal:
+        if in_time and self.guard.has_lost_wal:
             self._store_loss()
         open_files.remove(self)
         self.notifier.close()

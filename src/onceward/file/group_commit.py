@@ -488,6 +488,13 @@ class ReplacedFileDetector:
             return wal not in {None, self._known[1]} and not self._is_empty(wal)
         return False
 
+    @property
+    def has_lost_wal(self) -> bool:
+        """Whether the file has another WAL: what stood in its own is lost, and was not moved."""
+        with suppress(StoreUnusable):
+            return self._look()[0] == self._known[0] and self.has_other_wal
+        return False
+
     def _is_empty(self, wal: FileKey | None) -> bool:
         try:
             return wal is None or os.stat(self._names[1]).st_size == 0
@@ -977,7 +984,7 @@ class Writer:
             return None
         if guard.only_wal_is_gone:  # the connection stays open: it alone has the commits
             return StoreFault(NOT_YET)
-        failed = CommitsLost(UNSAVED) if guard.has_other_wal else StoreFault(MOVED)
+        failed = CommitsLost(UNSAVED) if guard.has_lost_wal else StoreFault(MOVED)
         self._reopen()
         return failed
 

@@ -108,8 +108,8 @@ class FileGuard(Protocol):
         ...
 
     @property
-    def has_other_wal(self) -> bool:
-        """Whether a process has created a new WAL, from which our connections do not read."""
+    def has_lost_wal(self) -> bool:
+        """Whether the file has another WAL, from which our connections do not read."""
         ...
 
 
