@@ -18,7 +18,7 @@ from tests.waiting import until
 
 from onceward.errors import Unreachable
 from onceward.message.wire import Notice, decode_notice, encode_notice
-from onceward.nats import NatsTransport, make_user, user_entries
+from onceward.nats import NatsTransport, make_streams, make_user, user_entries
 from onceward.testing.clock import ManualClock
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats_link import Link
@@ -231,6 +231,27 @@ def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
         ends = Ends(tmp_path, server)
         with ends.stack, pytest.raises(Unreachable, match="is JetStream enabled"):
             ends.transport().ping(server.url("far"), "far")
+
+
+def test_a_peer_that_may_not_answer_is_told(tmp_path: Path) -> None:
+    """The peer's user does not list the agent: its parcels would be stored, and never answered."""
+    near = make_user(tmp_path, "near", peers=["far"], keeper=True)
+    users = users_block(user_entries([near, make_user(tmp_path, "far")]))
+    with nats_server(tmp_path, users) as server:
+        ends = Ends(tmp_path, server)
+        make_streams(server.url(), tmp_path, "near")
+
+        def reason() -> str:
+            with pytest.raises(Unreachable) as caught:
+                ends.transport().ping(server.url("far"), "far")
+            return "" if "no process listens" in str(caught.value) else str(caught.value)
+
+        with ends.stack:
+            ends.listener()
+            told = until(reason)
+
+    assert "permission: far cannot answer: " in told
+    assert 'publish to "ow.answer.near.far": add the entry that onceward nats setup' in told.lower()
 
 
 def test_two_users_ping_each_other(tmp_path: Path) -> None:

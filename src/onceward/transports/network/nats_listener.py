@@ -53,7 +53,6 @@ AGAIN_MAX: Final = 30
 """Maximum seconds until a parcel that the file could not accept comes again; 1 at first."""
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each new attempt to reach the server; the last is repeated."""
-FORBIDDEN: Final = "permissions violation"
 REASON_MAX: Final = 80
 """Characters of each reason in an answer that would be too large for the server."""
 CLOSE_WITHIN: Final = 30.0
@@ -119,7 +118,7 @@ class NatsListener:
                 return []
             if all(each.level != "hidden" for each in found):
                 return found
-            if any(FORBIDDEN in each.found.lower() for each in found):
+            if any("permissions violation" in each.found.lower() for each in found):
                 self.links.pop(link, None)
         return []
 

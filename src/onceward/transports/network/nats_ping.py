@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -21,15 +22,15 @@ async def ping(link: Link, name: str, peer: str, clock: Clock) -> Millis:
     Ping a process that listens for *peer*; return the milliseconds by which its clock is ahead.
 
     Raises:
-        Unreachable: no process listens for it now, or none answers.
+        Unreachable: no process listens for it now, none answers, or it may not answer parcels.
 
     """
     nonce = uuid4().hex
     question = Notice(kind="ping", sender=name, recipient=peer, at=clock.now(), detail=nonce)
 
     def answers(msg: Msg) -> Notice | None:
-        found = _read(msg, "pong", peer, name)
-        return found if found is not None and found.detail == nonce else None
+        found = _read(msg, ("pong", "refused"), peer, name)
+        return found if found is not None and found.detail.startswith(nonce) else None
 
     subjects = names.subject("ping", peer, name), names.subject("pong", name, peer)
     found = await link.exchange(*subjects, encode_notice(question), answers)
@@ -38,27 +39,33 @@ async def ping(link: Link, name: str, peer: str, clock: Clock) -> Millis:
             f"listener: no process listens for {peer} at this server now; parcels wait there "
             f"until one does: onceward serve --listen {link.url}"
         )
+    if found.kind != "pong":
+        raise Unreachable(f"permission: {peer} cannot answer: {found.detail[len(nonce) :]}")
     return found.at - (question.at + clock.now()) // 2
 
 
 async def pong(link: Link, name: str, clock: Clock, msg: Msg) -> None:
-    """Answer a ping under our own name; ignore other messages."""
+    """Answer a ping under our own name, if we may answer parcels; ignore other messages."""
     peer = names.publisher(msg.subject, names.subjects_to("ping", name)) or ""
-    asked = _read(msg, "ping", peer, name)
+    asked = _read(msg, ("ping",), peer, name)
     if asked is None:
         return
     told = Notice(kind="pong", sender=name, recipient=peer, at=clock.now(), detail=asked.detail)
+    try:
+        await link.probe(names.subject("answer", peer, name))
+    except Unreachable as error:
+        told = replace(told, kind="refused", detail=f"{told.detail} {error}")
     try:
         await link.put(names.subject("pong", peer, name), encode_notice(told))
     except Unreachable as error:
         log.failure("debug", "ping not answered", error, agent=name, peer=peer)
 
 
-def _read(msg: Msg, kind: NoticeKind, sender: str, recipient: str) -> Notice | None:
+def _read(msg: Msg, kinds: tuple[NoticeKind, ...], sender: str, recipient: str) -> Notice | None:
     """Return the notice in a message; None if it contains another or none."""
     try:
         found = decode_notice(msg.data)
     except InvalidParcel:
         return None
-    given = found.kind, found.sender, found.recipient
-    return found if given == (kind, sender, recipient) else None
+    ours = found.kind in kinds and (found.sender, found.recipient) == (sender, recipient)
+    return found if ours else None
