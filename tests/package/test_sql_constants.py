@@ -41,6 +41,42 @@ def test_a_constant_that_another_module_runs_is_found(text: str, expected: list[
     assert expected == [name for _, name in found]
 
 
+CHANGES = re.compile(r"^\s*(?:UPDATE|DELETE FROM) _onceward_")
+UNNAMED_MAX = 2
+
+
+def test_a_change_names_its_parameters(trees: dict[str, ast.Module]) -> None:
+    """From three parameters on, an UPDATE or DELETE says what each value is."""
+    found = [
+        f"{module} {name}"
+        for module, tree in trees.items()
+        if module.startswith(LAYERS)
+        for names, value in _assigned(tree)
+        if _unnamed(_text(value)) > UNNAMED_MAX
+        for name in names
+    ]
+
+    assert [] == found
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("\nUPDATE _onceward_a SET b = ?, c = ?\n WHERE d = ?", 3),
+        ("DELETE FROM _onceward_a WHERE b = :b AND c = :c AND d = :d", 0),
+        ("UPDATE _onceward_a SET b = ?1, c = ?1 WHERE d = ?2", 0),
+        ("INSERT INTO a (b, c, d) VALUES (?, ?, ?)", 0),
+    ],
+)
+def test_a_parameter_without_a_name_is_found(sql: str, expected: int) -> None:
+    """An INSERT names its columns above its values, in the same order."""
+    assert expected == _unnamed(sql)
+
+
+def _unnamed(sql: str) -> int:
+    return len(re.findall(r"\?(?!\d)", sql)) if CHANGES.match(sql) else 0
+
+
 def _constants(tree: ast.Module) -> Iterator[str]:
     """Yield the names in capitals of a module whose values hold SQL."""
     for names, value in _assigned(tree):

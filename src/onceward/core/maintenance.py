@@ -6,9 +6,9 @@ Work is done in slices, between which writers get their turn; correctness does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onceward.core.end import received
 from onceward.core.rows import dedup, drops, inbox, lanes, outbox, receipts, tickets
@@ -56,7 +56,8 @@ DELETE FROM _onceward_late_changes
 """
 # Rows that were read back from an archive: each must be unchanged since.
 ARCHIVED_TRANSITION: Final = """
-DELETE FROM _onceward_transitions WHERE seq = ? AND id = ? AND to_state = ? AND at = ?
+DELETE FROM _onceward_transitions
+ WHERE seq = :seq AND id = :id AND to_state = :state AND at = :ended_at
 RETURNING at
 """
 SKIPPED: Final = 9
@@ -357,7 +358,7 @@ def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     return others + sum(prune(tx, before=before, limit=limit) for prune in owned)
 
 
-def _remove_transition(tx: StoreTransaction, row: ArchivedRow) -> list[Millis]:
+def _remove_transition(tx: StoreTransaction, row: Mapping[str, Any]) -> list[Millis]:
     return [at for (at,) in tx.rows(ARCHIVED_TRANSITION, row)]
 
 
@@ -375,7 +376,7 @@ def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) 
 
     A row that changed since it was archived stays.
     """
-    gone = [at for row in rows for at in REMOVE_ARCHIVED[box](tx, row)]
+    gone = [at for row in rows for at in REMOVE_ARCHIVED[box](tx, row._asdict())]
     if gone and box == "outbox":
         note_pruned(tx, max(gone) + 1)
     return len(gone)

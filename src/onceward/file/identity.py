@@ -46,8 +46,8 @@ UPDATE _onceward_peers
 """  # noqa: S608 - a constant
 LIMITS: Final = """
 UPDATE _onceward_file_info
-   SET max_pending = coalesce(?, max_pending), max_inbox = coalesce(?, max_inbox),
-       max_body = coalesce(?, max_body)
+   SET max_pending = coalesce(?1, max_pending), max_inbox = coalesce(?2, max_inbox),
+       max_body = coalesce(?3, max_body)
 RETURNING max_inbox, max_body
 """
 FOREIGN_KEYS: Final = "UPDATE _onceward_file_info SET foreign_keys = ?"

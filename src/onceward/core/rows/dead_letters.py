@@ -78,9 +78,10 @@ UPDATE _onceward_dead_letters SET late_outcome = :state, late_at = :now
    AND id IN (SELECT value FROM json_each(:ids))
    AND late_outcome IS NULL
 """
-OF_QUEUE: Final = (
-    "UPDATE _onceward_dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
-)
+OF_QUEUE: Final = """
+UPDATE _onceward_dead_letters SET queue = :queue
+ WHERE origin = 'inbox' AND peer = :sender AND id = :id
+"""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -315,4 +316,4 @@ def note_late(tx: StoreTransaction, peer: str, ids: Sequence[str], outcome: str)
 
 def set_queue(tx: StoreTransaction, queue: str, messages: Sequence[tuple[str, str]]) -> None:
     """Record which session's queue refused messages (sender, id)."""
-    tx.many(OF_QUEUE, [(queue, sender, message_id) for sender, message_id in messages])
+    tx.many(OF_QUEUE, [{"queue": queue, "sender": s, "id": i} for s, i in messages])

@@ -80,12 +80,14 @@ UPDATE _onceward_inbox
 """
 END_HANDLED: Final = """
 UPDATE _onceward_inbox
-   SET state = 'processed', ended_at = ?, reason = NULL, attempts = max(attempts, ?), padding = NULL
- WHERE seq = ? AND state = 'pending'
+   SET state = 'processed', ended_at = :now, reason = NULL, attempts = max(attempts, :attempt),
+       padding = NULL
+ WHERE seq = :seq AND state = 'pending'
 """
-TRIED: Final = (
-    "UPDATE _onceward_inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
-)
+TRIED: Final = """
+UPDATE _onceward_inbox SET attempts = :attempts, reason = :reason
+ WHERE seq = :seq AND state = 'pending'
+"""
 COUNT: Final = (
     "UPDATE _onceward_inbox SET attempts = attempts + ? WHERE seq = ? AND state = 'pending'"
 )
@@ -163,13 +165,15 @@ UPDATE _onceward_inbox
  WHERE seq IN (SELECT value FROM json_each(?))
 """
 SUPERSEDE: Final = """
-UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
- WHERE mailbox = ? AND mailbox_key = ? AND state = 'pending'
+UPDATE _onceward_inbox SET state = 'dropped', ended_at = :now, reason = 'superseded'
+ WHERE mailbox = :mailbox AND mailbox_key = :key AND state = 'pending'
 """
-NAME_KEY: Final = "UPDATE _onceward_inbox SET mailbox_key = ? WHERE sender = ? AND id = ?"
+NAME_KEY: Final = (
+    "UPDATE _onceward_inbox SET mailbox_key = :key WHERE sender = :sender AND id = :id"
+)
 SUPERSEDE_ONE: Final = """
-UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
- WHERE sender = ? AND id = ? AND state = 'pending'
+UPDATE _onceward_inbox SET state = 'dropped', ended_at = :now, reason = 'superseded'
+ WHERE sender = :sender AND id = :id AND state = 'pending'
 """
 BIND: Final = """
 UPDATE _onceward_inbox SET run_seq = :run, attempts = attempts + 1
@@ -211,13 +215,14 @@ SELECT seq, received_at < :before,
 """
 DROP_EPHEMERAL: Final = """
 UPDATE _onceward_inbox
-   SET state = 'dropped', ended_at = ?, reason = ?
- WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+   SET state = 'dropped', ended_at = :now, reason = :reason
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
 """
 REMOVE: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
 REMOVE_ARCHIVED: Final = f"""
 DELETE FROM _onceward_inbox AS b
- WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state <> 'pending' AND {NOT_NEEDED}
+ WHERE seq = :seq AND id = :id AND state = :state AND ended_at = :ended_at
+   AND state <> 'pending' AND {NOT_NEEDED}
 RETURNING ended_at
 """
 # After the row is deleted, the dedup record identifies duplicates.
@@ -225,11 +230,11 @@ OLD_OF_CHANNEL: Final = """
 DELETE FROM _onceward_inbox
  WHERE seq IN (SELECT seq
                  FROM _onceward_inbox AS b
-                WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL
+                WHERE channel = :channel AND seq <= :upto AND ended_at IS NOT NULL
                   AND EXISTS (SELECT 1
                                 FROM _onceward_processed_messages AS p
                                WHERE p.sender = b.sender AND p.message_id = b.id)
-                ORDER BY seq LIMIT ?)
+                ORDER BY seq LIMIT :limit)
 RETURNING ended_at
 """
 RETURN: Final = """
@@ -346,12 +351,12 @@ def end(
 
 def end_handled(tx: StoreTransaction, seq: int, attempt: int) -> int:
     """End one message as processed; return 1 if it waited."""
-    return tx.run(END_HANDLED, (tx.now, attempt, seq))
+    return tx.run(END_HANDLED, {"now": tx.now, "attempt": attempt, "seq": seq})
 
 
 def set_attempts(tx: StoreTransaction, seq: int, attempts: int, reason: str) -> None:
     """Record how often a message was tried, and why the last attempt failed."""
-    tx.run(TRIED, (attempts, reason, seq))
+    tx.run(TRIED, {"attempts": attempts, "reason": reason, "seq": seq})
 
 
 def count_attempts(tx: StoreTransaction, seq: int, calls: int) -> None:
@@ -427,17 +432,17 @@ def expire_kept(tx: StoreTransaction, seqs: Sequence[int]) -> int:
 
 def supersede(tx: StoreTransaction, mailbox: str, key: str) -> int:
     """End the message that has a key in a mailbox; return 1 if there was one."""
-    return tx.run(SUPERSEDE, (tx.now, mailbox, key))
+    return tx.run(SUPERSEDE, {"now": tx.now, "mailbox": mailbox, "key": key})
 
 
 def supersede_one(tx: StoreTransaction, sender: str, message_id: str) -> int:
     """End a message whose key a newer one has; return 1 if it waited."""
-    return tx.run(SUPERSEDE_ONE, (tx.now, sender, message_id))
+    return tx.run(SUPERSEDE_ONE, {"now": tx.now, "sender": sender, "id": message_id})
 
 
 def name_key(tx: StoreTransaction, key: str, sender: str, message_id: str) -> None:
     """Store the key of a mailbox's message."""
-    tx.run(NAME_KEY, (key, sender, message_id))
+    tx.run(NAME_KEY, {"key": key, "sender": sender, "id": message_id})
 
 
 def bind(tx: StoreTransaction, run: int, seqs: str) -> None:
@@ -467,7 +472,7 @@ def cancel(tx: StoreTransaction, seqs: Sequence[int], reason: str) -> list[tuple
 
 def drop_ephemeral(tx: StoreTransaction, seqs: Sequence[int], reason: str) -> int:
     """End waiting messages of mailboxes as dropped; return how many."""
-    return tx.run(DROP_EPHEMERAL, (tx.now, reason, json.dumps(seqs)))
+    return tx.run(DROP_EPHEMERAL, {"now": tx.now, "reason": reason, "seqs": json.dumps(seqs)})
 
 
 def slice_of(
@@ -482,14 +487,15 @@ def remove(tx: StoreTransaction, seqs: Sequence[tuple[int]]) -> None:
     tx.many(REMOVE, seqs)
 
 
-def remove_archived(tx: StoreTransaction, row: tuple[Any, ...]) -> list[Millis]:
+def remove_archived(tx: StoreTransaction, row: Mapping[str, Any]) -> list[Millis]:
     """Delete an ended row that is unchanged since it was archived; return when it ended."""
     return [at for (at,) in tx.rows(REMOVE_ARCHIVED, row)]
 
 
 def remove_old(tx: StoreTransaction, channel: str, *, upto: int, limit: int) -> list[Millis]:
     """Delete a slice of a channel's ended messages that have a record; return when they ended."""
-    return [at for (at,) in tx.rows(OLD_OF_CHANNEL, (channel, upto, limit))]
+    named = {"channel": channel, "upto": upto, "limit": limit}
+    return [at for (at,) in tx.rows(OLD_OF_CHANNEL, named)]
 
 
 def add_returned(tx: StoreTransaction, dead_letter: int, lane_id: int | None) -> int:

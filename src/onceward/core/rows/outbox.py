@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import chain, starmap
 from operator import attrgetter
@@ -58,8 +58,8 @@ def pushed(row: str) -> str:
 PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
 FAIL_ONE: Final = """
 UPDATE _onceward_outbox
-   SET due_at = ?, attempts = attempts + 1, pushed = 1, reason = ?
- WHERE id = ? AND state = 'pending'
+   SET due_at = :due_at, attempts = attempts + 1, pushed = 1, reason = :error
+ WHERE id = :id AND state = 'pending'
 """
 # A peer that stored the message once has it: a later failed push spends no budget.
 SPEND: Final = """
@@ -72,8 +72,8 @@ RETURNING seq, id, attempts,
 """
 DROP: Final = """
 UPDATE _onceward_outbox
-   SET state = 'dropped', due_at = NULL, ended_at = ?, reason = ?
- WHERE seq = ?
+   SET state = 'dropped', due_at = NULL, ended_at = :now, reason = :reason
+ WHERE seq = :seq
 """
 REPLACE: Final = """
 UPDATE _onceward_outbox
@@ -110,8 +110,8 @@ OLD_OF_CHANNEL: Final = """
 DELETE FROM _onceward_outbox
  WHERE seq IN (SELECT seq
                  FROM _onceward_outbox
-                WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL AND key IS NULL
-                ORDER BY seq LIMIT ?)
+                WHERE channel = :channel AND seq <= :upto AND ended_at IS NOT NULL AND key IS NULL
+                ORDER BY seq LIMIT :limit)
 RETURNING ended_at
 """
 REMOVE_UNENDED: Final = """
@@ -142,7 +142,8 @@ UPDATE _onceward_outbox SET pushed = 1 WHERE seq IN (SELECT value FROM json_each
 """
 REMOVE_ARCHIVED: Final = """
 DELETE FROM _onceward_outbox
- WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state NOT IN ('pending', 'sent')
+ WHERE seq = :seq AND id = :id AND state = :state AND ended_at = :ended_at
+   AND state NOT IN ('pending', 'sent')
 RETURNING ended_at
 """
 CANCEL: Final = f"""
@@ -153,10 +154,10 @@ UPDATE _onceward_outbox AS o
 CANCELLED: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND state = 'cancelled'"
 RESEND: Final = """
 UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
- WHERE recipient = ?
-   AND state = ?
-   AND (parcel_ordinal > ? OR parcel_ordinal IS NULL)
-   AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
+ WHERE recipient = :peer
+   AND state = :was
+   AND (parcel_ordinal > :after OR parcel_ordinal IS NULL)
+   AND (state = 'sent' OR expires_at IS NULL OR expires_at > :now)
 RETURNING id
 """
 DUE: Final = """
@@ -397,8 +398,8 @@ RETURNING id, sent_at = :now
 # A message to oneself that was never in a parcel: the rest of its row is as ACKED leaves it.
 ACKED_OWN: Final = """
 UPDATE _onceward_outbox
-   SET state = 'acked', ended_at = ?
- WHERE id = ? AND recipient = ? AND state = 'sent' AND due_at IS NULL AND reason IS NULL
+   SET state = 'acked', ended_at = :now
+ WHERE id = :id AND recipient = :agent AND state = 'sent' AND due_at IS NULL AND reason IS NULL
 """
 FAILED: Final = """
 UPDATE _onceward_outbox
@@ -629,7 +630,7 @@ def take_own(tx: StoreTransaction, seqs: Sequence[int]) -> int:
 
 def ack_own(tx: StoreTransaction, agent: str, message_id: str) -> bool:
     """End a handled message of an agent to itself; False if it was in a parcel."""
-    return tx.run(ACKED_OWN, (tx.now, message_id, agent)) > 0
+    return tx.run(ACKED_OWN, {"now": tx.now, "id": message_id, "agent": agent}) > 0
 
 
 def sent_before(tx: StoreTransaction, peer: str, ids: Sequence[str]) -> frozenset[str]:
@@ -673,7 +674,8 @@ def is_cancelled(tx: StoreTransaction, message_id: str) -> bool:
 
 def set_pending(tx: StoreTransaction, peer: str, was: str, *, after: int) -> int:
     """Make messages in a state pending again that left in a later parcel; return how many."""
-    return len(tx.rows(RESEND, (peer, was, after, tx.now)))
+    named = {"peer": peer, "was": was, "after": after, "now": tx.now}
+    return len(tx.rows(RESEND, named))
 
 
 def due(tx: StoreTransaction, limit: int) -> list[tuple[int, str, int]]:
@@ -698,7 +700,7 @@ def park(tx: StoreTransaction, parked: Sequence[tuple[Millis | None, int]]) -> N
 
 def fail_one(tx: StoreTransaction, message_id: str, error: str, *, due_at: Millis) -> None:
     """Count a delivery that failed for one message, which rests until *due_at*."""
-    tx.run(FAIL_ONE, (due_at, error[:500], message_id))
+    tx.run(FAIL_ONE, {"due_at": due_at, "error": error[:500], "id": message_id})
 
 
 def spend(tx: StoreTransaction, named: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -713,7 +715,7 @@ def mark_pushed(tx: StoreTransaction, seqs: Sequence[int]) -> None:
 
 def drop(tx: StoreTransaction, seq: int, reason: str) -> None:
     """End a message as dropped by a policy."""
-    tx.run(DROP, (tx.now, reason, seq))
+    tx.run(DROP, {"now": tx.now, "reason": reason, "seq": seq})
 
 
 def supersede(tx: StoreTransaction, message_id: str) -> int:
@@ -758,14 +760,15 @@ def remove_unended(tx: StoreTransaction, seqs: Sequence[int]) -> None:
     tx.run(REMOVE_UNENDED, (json.dumps(seqs),))
 
 
-def remove_archived(tx: StoreTransaction, row: tuple[Any, ...]) -> list[Millis]:
+def remove_archived(tx: StoreTransaction, row: Mapping[str, Any]) -> list[Millis]:
     """Delete an ended row that is unchanged since it was archived; return when it ended."""
     return [at for (at,) in tx.rows(REMOVE_ARCHIVED, row)]
 
 
 def remove_old(tx: StoreTransaction, channel: str, *, upto: int, limit: int) -> list[Millis]:
     """Delete a slice of a channel's ended messages without a key; return when they ended."""
-    return [at for (at,) in tx.rows(OLD_OF_CHANNEL, (channel, upto, limit))]
+    named = {"channel": channel, "upto": upto, "limit": limit}
+    return [at for (at,) in tx.rows(OLD_OF_CHANNEL, named)]
 
 
 def add_returned(tx: StoreTransaction, dead_letter: int, *, due_at: Millis | None) -> None:

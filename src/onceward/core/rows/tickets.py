@@ -45,8 +45,8 @@ UPDATE _onceward_pending_replies
 """
 FAIL: Final = """
 UPDATE _onceward_pending_replies
-   SET state = 'failed', reason = ?, ended_at = ?
- WHERE id = ? AND state = 'open'
+   SET state = 'failed', reason = :reason, ended_at = :now
+ WHERE id = :id AND state = 'open'
 """
 FAIL_AT: Final = """
 UPDATE _onceward_pending_replies
@@ -55,8 +55,8 @@ UPDATE _onceward_pending_replies
 """
 FAIL_ALL: Final = """
 UPDATE _onceward_pending_replies
-   SET state = 'failed', reason = ?, ended_at = ?
- WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
+   SET state = 'failed', reason = :reason, ended_at = :now
+ WHERE state = 'open' AND id IN (SELECT value FROM json_each(:ids))
 """
 # For a handler that asked, the request has failed at each of its calls.
 REOPEN: Final = """
@@ -155,7 +155,7 @@ def adopt(tx: StoreTransaction, message_id: str, number: int) -> None:
 
 def fail(tx: StoreTransaction, message_id: str, reason: str) -> None:
     """Fail an open request that ended here."""
-    tx.run(FAIL, (reason, tx.now, message_id))
+    tx.run(FAIL, {"reason": reason, "now": tx.now, "id": message_id})
 
 
 def fail_at(tx: StoreTransaction, peer: str, message_id: str, reason: str | None) -> bool:
@@ -166,7 +166,8 @@ def fail_at(tx: StoreTransaction, peer: str, message_id: str, reason: str | None
 
 def fail_all(tx: StoreTransaction, message_ids: Sequence[str], reason: str) -> None:
     """Fail the open requests among messages that became dead letters."""
-    tx.run(FAIL_ALL, (reason, tx.now, json.dumps(message_ids)))
+    named = {"reason": reason, "now": tx.now, "ids": json.dumps(message_ids)}
+    tx.run(FAIL_ALL, named)
 
 
 def fail_of(tx: StoreTransaction, askers: Sequence[int]) -> list[str]:

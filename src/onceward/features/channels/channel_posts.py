@@ -22,9 +22,10 @@ INSERT INTO _onceward_background_tasks (kind, name, position)
 VALUES (?, ?, ?)
 ON CONFLICT DO NOTHING
 """
-ADVANCE: Final = (
-    "UPDATE _onceward_background_tasks SET position = max(position, ?) WHERE kind = ? AND name = ?"
-)
+ADVANCE: Final = """
+UPDATE _onceward_background_tasks SET position = max(position, :position)
+ WHERE kind = :kind AND name = :name
+"""
 HOLD: Final = "UPDATE _onceward_background_tasks SET held = 1 WHERE kind = 'channel' AND name = ?"
 LET_GO: Final = "UPDATE _onceward_background_tasks SET held = 0 WHERE kind = 'channel' AND name = ?"
 DONE: Final = "DELETE FROM _onceward_background_tasks WHERE kind = 'channel' AND name = ?"
@@ -133,7 +134,7 @@ def task(tx: StoreTransaction, kind: str, name: str) -> Task | None:
 
 def advance(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
     """Store the position of a task."""
-    tx.run(ADVANCE, (position, kind, name))
+    tx.run(ADVANCE, {"position": position, "kind": kind, "name": name})
 
 
 def end_tasks(tx: StoreTransaction, channel: str) -> None:

@@ -25,7 +25,7 @@ FORGET_ONE: Final = """
 DELETE FROM _onceward_mailbox_leases
  WHERE reader_id IN (SELECT reader_id
                        FROM _onceward_mailbox_readers
-                      WHERE mailbox = ? AND mode = ? AND name = ?)
+                      WHERE mailbox = :mailbox AND mode = :mode AND name = :name)
 """
 OPEN: Final = """
 INSERT INTO _onceward_mailbox_readers (mailbox, mode, name, critical, urgent, normal, low,
@@ -65,8 +65,9 @@ UPDATE _onceward_mailbox_leases SET due_at = NULL, owner = NULL
 """
 ADVANCE: Final = """
 UPDATE _onceward_mailbox_readers
-   SET critical = ?, urgent = ?, normal = ?, low = ?, background = ?, token = token + 1, read_at = ?
- WHERE reader_id = ?
+   SET critical = :critical, urgent = :urgent, normal = :normal, low = :low,
+       background = :background, token = token + 1, read_at = :now
+ WHERE reader_id = :reader
 RETURNING token
 """
 HOLD: Final = """
@@ -103,7 +104,9 @@ DELETE FROM _onceward_mailbox_leases
                     WHERE b.seq = _onceward_mailbox_leases.seq AND b.state = 'pending')
    AND (owner IS NULL OR due_at <= ?)
 """
-RANKS: Final = 5
+RANK_COLUMNS: Final = ("critical", "urgent", "normal", "low", "background")
+"""A reader's position in each priority."""
+RANKS: Final = len(RANK_COLUMNS)
 PLACES: Final[dict[str, type | tuple[type, ...]]] = {
     "earliest": type(None),
     "latest": type(None),
@@ -208,7 +211,7 @@ def reset(tx: StoreTransaction, place: MailboxRef, mode: str, name: str, start: 
 
     """
     after = resolve_start(tx, place.mailbox, start)
-    tx.run(FORGET_ONE, (place.mailbox, mode, name))
+    tx.run(FORGET_ONE, {"mailbox": place.mailbox, "mode": mode, "name": name})
     named = asdict(place) | {"mode": mode, "name": name, "after": after, "now": tx.now}
     [(reader_id,)] = tx.rows(OPEN, named)
     return Reader(reader_id, (after,) * RANKS)
@@ -257,7 +260,8 @@ def advance(tx: StoreTransaction, reader: Reader, seen: Iterable[tuple[int, int]
     passed = list(reader.passed)
     for rank, seq in seen:
         passed[rank] = max(passed[rank], seq)
-    [(token,)] = tx.rows(ADVANCE, (*passed, tx.now, reader.reader_id))
+    named = dict(zip(RANK_COLUMNS, passed, strict=True))
+    [(token,)] = tx.rows(ADVANCE, named | {"now": tx.now, "reader": reader.reader_id})
     return int(token)
 
 
