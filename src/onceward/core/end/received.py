@@ -32,6 +32,8 @@ DEFAULTS: Final[dict[Outcome, Reason | None]] = {
     "cancelled": "cancelled",
 }
 """The default reason of each outcome of a message."""
+COUNTERS: Final[dict[Outcome, str]] = {"cancelled": "inbox_cancelled"}
+"""The counter of messages with an outcome, where it is not called after it."""
 ASKS: Final = '"replyto"'
 """Text in every frame that asks for a reply; a body may also have it, which costs one query."""
 WITHOUT_REPLY: Final = """
@@ -213,9 +215,9 @@ def _keep_attempt(tx: StoreTransaction, leased: LeasedMessage, error: str, faile
 
 
 def _end(
-    tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None, *, attempt: int = 0
+    tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None, *, attempt: int
 ) -> int:
-    """End messages by the attempt of that number, 0 if no handler got them; return how many."""
+    """End leased messages by the attempt of that number, 0 without one; return how many."""
     changed = inbox.end(tx, seqs, outcome, reason or DEFAULTS[outcome], attempt)
     dedup.add(tx, seqs, outcome)
     bump(tx, ended=changed, **{outcome: changed})
@@ -238,15 +240,22 @@ def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
 
 
 def end_unclaimed(
-    tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None = None
-) -> None:
-    """End waiting messages without a lease, and store receipts for their senders."""
-    if not seqs:
-        return
-    owed = [(s, receipt(i, outcome, reason)) for s, i in inbox.senders_of(tx, seqs)]
-    _end(tx, seqs, outcome, reason)
-    lanes.fence(tx, seqs)
-    receipts.enqueue(tx, owed)
+    tx: StoreTransaction, seqs: Sequence[int], outcome: Outcome, reason: str | None = None
+) -> list[tuple[int, str, str]]:
+    """
+    End waiting messages from outside, and store receipts for their senders.
+
+    A lease on one of them is over, and its holder commits no more. Return (sequence, sender, id) of
+    each that was waiting.
+    """
+    ended = inbox.end_waiting(tx, seqs, outcome, reason or DEFAULTS[outcome]) if seqs else []
+    if ended:
+        gone = [seq for seq, _, _ in ended]
+        dedup.add(tx, gone, outcome)
+        lanes.fence(tx, gone)
+        bump(tx, ended=len(ended), **{COUNTERS.get(outcome, outcome): len(ended)})
+        receipts.enqueue(tx, [(s, receipt(i, outcome, reason)) for _, s, i in ended])
+    return ended
 
 
 def bury_unclaimed(

@@ -127,9 +127,6 @@ SELECT b.seq FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = 
 NEXT_EXPIRY: Final = (
     "SELECT min(expires_at) FROM _onceward_inbox WHERE expires_at IS NOT NULL AND state = 'pending'"
 )
-OF_SEQS: Final = (
-    "SELECT sender, id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?))"
-)
 ATTEMPTED: Final = """
 SELECT seq, sender, id, attempts
   FROM _onceward_inbox
@@ -193,9 +190,9 @@ PLACE: Final = """
 UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND run_seq IS NULL
 """
 # A mailbox's message has no lane: storing it was its effect, and readers delete it.
-CANCEL: Final = """
+END_WAITING: Final = """
 UPDATE _onceward_inbox
-   SET state = 'cancelled', ended_at = :now, reason = :reason
+   SET state = :outcome, ended_at = :now, reason = :reason, padding = NULL
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending' AND lane_id IS NOT NULL
 RETURNING seq, sender, id
 """
@@ -316,11 +313,6 @@ def find_received(read: Rows, message_id: str) -> int | None:
 def is_cancelled(read: Rows, seq: int) -> bool:
     """Return whether a message was cancelled."""
     return bool(read(IS_CANCELLED, (seq,)))
-
-
-def senders_of(tx: StoreTransaction, seqs: Sequence[int]) -> list[tuple[str, str]]:
-    """Return sender and id of messages."""
-    return tx.rows(OF_SEQS, (json.dumps(seqs),))
 
 
 def attempts_of(tx: StoreTransaction, seqs: Sequence[int]) -> list[tuple[int, str, str, int]]:
@@ -465,9 +457,12 @@ def place(tx: StoreTransaction, places: Sequence[tuple[int, int]]) -> None:
     tx.many(PLACE, places)
 
 
-def cancel(tx: StoreTransaction, seqs: Sequence[int], reason: str) -> list[tuple[int, str, str]]:
-    """End waiting messages that have a lane as cancelled; return (sequence, sender, id)."""
-    return tx.rows(CANCEL, {"seqs": json.dumps(seqs), "now": tx.now, "reason": reason})
+def end_waiting(
+    tx: StoreTransaction, seqs: Sequence[int], outcome: Outcome, reason: str | None
+) -> list[tuple[int, str, str]]:
+    """End those messages that wait and have a lane; return (sequence, sender, id) of each."""
+    named = {"seqs": json.dumps(seqs), "outcome": outcome, "now": tx.now, "reason": reason}
+    return sorted(tx.rows(END_WAITING, named))
 
 
 def drop_ephemeral(tx: StoreTransaction, seqs: Sequence[int], reason: str) -> int:

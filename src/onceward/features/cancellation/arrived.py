@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from onceward.core.accept.accept import Prepare
-from onceward.core.end import sent
-from onceward.core.rows import dedup, inbox, lanes, receipts, tickets
+from onceward.core.end import received, sent
+from onceward.core.rows import dedup, receipts, tickets
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.requests import SentRequest, ask_to_cancel
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import Frame
 from onceward.message.ids import OWN_ID
 from onceward.message.parcel import UNANSWERED, Receipt
@@ -69,18 +69,11 @@ class Canceller:
         """
         for prepare in self._prepare:
             prepare(tx, list(seqs))
-        ended = inbox.cancel(tx, seqs, reason)
-        if not ended:
-            return set()
-        gone = [seq for seq, _, _ in ended]
-        dedup.add(tx, gone, CANCELLED)
-        lanes.fence(tx, gone)
-        asked = tickets.fail_of(tx, gone)
-        bump(tx, ended=len(ended), inbox_cancelled=len(ended))
-        receipts.enqueue(tx, [(s, Receipt(i, "cancelled", reason)) for _, s, i in ended])
-        self._emitter.cancelled(tx, [(i, s, reason) for _, s, i in ended])
-        if asked:
-            self._cancel_requests(tx, asked, reason)
+        ended = received.end_unclaimed(tx, seqs, "cancelled", reason)
+        if ended:
+            self._emitter.cancelled(tx, [(i, s, reason) for _, s, i in ended])
+            if asked := tickets.fail_of(tx, [seq for seq, _, _ in ended]):
+                self._cancel_requests(tx, asked, reason)
         return {seq for seq, _, _ in ended}
 
     def _cancel_requests(self, tx: StoreTransaction, ids: Sequence[str], reason: str) -> None:
