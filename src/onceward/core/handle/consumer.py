@@ -80,7 +80,8 @@ class Taken(Generic[L]):
     The leases of one call for a caller that may never get them.
 
     They are kept with the commit, which may be known to no one else: a signal's exception can come
-    between any two instructions.
+    between any two instructions. So each reader calls ``give_back`` in an except clause of its own:
+    at the end of a ``with`` block such an exception would come after the block.
     """
 
     __slots__ = ("leases",)
