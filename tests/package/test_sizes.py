@@ -14,7 +14,7 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "core": 9_910,
+    "core": 9_930,
     "features": 8_655,
     "file": 4_300,
     "message": 3_630,  # retry policies as text; Tuning; hints

@@ -45,6 +45,7 @@ def _feature(name: str) -> Feature:
 
 FEATURES: Final = tuple(map(_feature, NAMES))
 ARRIVES: Final = [each.arrives for each in FEATURES if each.arrives is not None]
+UPKEEP: Final = [each.upkeep for each in FEATURES if each.upkeep is not None]
 CALLS: Final = [each.calls for each in FEATURES if each.calls is not None]
 CLAIMS: Final = [each.claims for each in FEATURES if each.claims is not None]
 

@@ -16,7 +16,7 @@ from onceward.api.agent_file import AgentFile
 from onceward.api.event_source import EventSource
 from onceward.api.features import (
     ARRIVES,
-    FEATURES,
+    UPKEEP,
     due,
     engines,
     judging,
@@ -183,7 +183,9 @@ class Postbox(Session, EventSource, PostboxParts):
         self._hooks = Hooks()
         self._lock, self._closed, self._loop = forks.new_lock(), False, loop
         self._close_within = self._settings.stop_timeout
-        self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=controls.vfs)
+        self._run = OwnerSession(
+            self._db, self._settings, self._hooks, vfs=controls.vfs, upkeep=UPKEEP
+        )
         with ExitStack() as parts:
             parts.callback(self._run.end)
             parts.callback(self._stop_loop)
@@ -325,7 +327,7 @@ class Postbox(Session, EventSource, PostboxParts):
         self._maintenance = Maintenance(
             db,
             settings=settings,
-            upkeep=[each.upkeep for each in FEATURES if each.upkeep],
+            upkeep=UPKEEP,
             extra_tasks=extra_tasks,
         )
         self.file = AgentFile(

@@ -7,7 +7,7 @@ Work is done in slices, between which writers get their turn; correctness does n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onceward.core.end import received
@@ -63,17 +63,14 @@ RETURNING at
 SKIPPED: Final = 9
 """Maximum rounds that a file at rest skips: each would parse its schema again."""
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
-# Messages under a lane's or a group's lease, or of a run, are not dropped.
+# Messages under a lane's lease, of a run, or held by readers of a feature, are not dropped.
 EPHEMERAL: Final = """
 SELECT b.seq, b.mailbox IS NOT NULL FROM _onceward_inbox AS b
  WHERE b.ephemeral IS NOT NULL AND b.state = 'pending' AND b.run_seq IS NULL AND b.seq > :after
    AND b.seq NOT IN (SELECT j.value
                        FROM _onceward_lanes AS l, json_each(l.leased_seqs) AS j
                       WHERE l.leased_seqs IS NOT NULL)
-   AND b.seq NOT IN (SELECT h.seq
-                       FROM _onceward_mailbox_leases AS h
-                      WHERE h.owner IS NOT NULL AND h.due_at > :now)
- ORDER BY b.seq LIMIT :limit
+{held} ORDER BY b.seq LIMIT :limit
 """
 NOT_TAKEN: Final = reason_text("ephemeral", "not taken before a restart")
 
@@ -88,6 +85,14 @@ class Upkeep(NamedTuple):
     """Brings indexes up to date."""
     home: Callable[..., int] | None = None
     """Does up to *limit* of the home's work at an opening; returns how much."""
+    held: str | None = None
+    """SQL: sequences of messages that its readers hold at :now; a restart drops none of them."""
+
+
+@cache
+def _ephemeral(held: tuple[str, ...]) -> str:
+    """Return the statement that reads ephemeral messages that no reader holds."""
+    return EPHEMERAL.format(held="".join(f"   AND b.seq NOT IN ({each})\n" for each in held))
 
 
 class _Left(NamedTuple):
@@ -254,8 +259,17 @@ class OwnerSession:
     session, so it drops nothing.
     """
 
-    def __init__(self, db: Database, settings: Settings, hooks: Hooks, *, vfs: str | None) -> None:
+    def __init__(
+        self,
+        db: Database,
+        settings: Settings,
+        hooks: Hooks,
+        *,
+        vfs: str | None,
+        upkeep: Sequence[Upkeep] = (),
+    ) -> None:
         self._db, self._hooks, self._slice = db, hooks, settings.tuning.retention_slice
+        self._held = tuple(each.held for each in upkeep if each.held is not None)
         self._path, self._patience = None if vfs else db.path, settings.busy_timeout
         self._presence: OwnerLock | None = None
 
@@ -286,10 +300,9 @@ class OwnerSession:
 
     def _drop(self) -> int:
         after, dropped = 0, 0
+        drop = partial(drop_ephemeral, limit=self._slice, held=self._held)
         while after >= 0:
-            count, after = self._db.write(
-                lambda tx, after=after: drop_ephemeral(tx, after=after, limit=self._slice)  # type: ignore[misc]
-            )
+            count, after = self._db.write(partial(drop, after=after))
             dropped += count
         if dropped:
             self._db.notifier.notify("out")
@@ -302,7 +315,9 @@ class OwnerSession:
             self._presence.close()
 
 
-def drop_ephemeral(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int, int]:
+def drop_ephemeral(
+    tx: StoreTransaction, *, after: int, limit: int, held: tuple[str, ...] = ()
+) -> tuple[int, int]:
     """
     Drop the next ephemeral messages that no reader has taken.
 
@@ -311,7 +326,7 @@ def drop_ephemeral(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int
     """
     if identity.is_paused(tx.rows):
         return 0, -1
-    found = tx.rows(EPHEMERAL, {"after": after, "limit": limit, "now": tx.now})
+    found = tx.rows(_ephemeral(held), {"after": after, "limit": limit, "now": tx.now})
     if not found:  # as in most openings: statements that are not prepared take no memory
         return 0, -1
     seqs = [int(seq) for seq, _ in found]

@@ -14,6 +14,9 @@ from onceward.core.contract import Feature, Late, Part
 from onceward.core.maintenance import Upkeep
 
 late = partial(Late, __name__)
+HELD: Final = """
+SELECT seq FROM _onceward_mailbox_leases WHERE owner IS NOT NULL AND due_at > :now
+"""
 FEATURE: Final = Feature(
     name="mailboxes",
     arrives=Arrives(
@@ -21,6 +24,6 @@ FEATURE: Final = Feature(
         keyed=late("keys.supersede"),
         returned=late("keys.readmit"),
     ),
-    upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep")),
+    upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep"), held=HELD),
     parts={"mailboxes": Part(late("api.mailboxes_of"), late("aio.AsyncMailboxes"))},
 )
