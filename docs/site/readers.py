@@ -31,7 +31,7 @@ class Field:
 
 ASYNC_MODULES = (
     "onceward.api.aio",
-    "onceward.api.sessions",
+    "onceward.features.polling.aio",
     "onceward.features.channels.aio",
     "onceward.features.limits.aio",
     "onceward.features.mailboxes.aio",

@@ -10,7 +10,6 @@ from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.peers import Peers
-from onceward.api.sessions import AsyncSessions, Sessions
 from onceward.core.handle.context import AsyncContext, AsyncTransaction
 from onceward.core.handle.message import AsyncMessage
 from onceward.features.channels.aio import AsyncChannel, AsyncChannels
@@ -19,6 +18,8 @@ from onceward.features.limits.aio import AsyncLimits
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.aio import AsyncHandlerTransaction, AsyncMailbox, AsyncMailboxes
 from onceward.features.mailboxes.api import HandlerTransaction, Mailbox, Mailboxes
+from onceward.features.polling.aio import AsyncSessions
+from onceward.features.polling.api import Sessions
 from onceward.features.runs.aio import AsyncRuns
 from onceward.features.runs.api import Runs
 from onceward.features.runs.run import AsyncRun

@@ -9,10 +9,10 @@ from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.peers import Peers
-from onceward.api.sessions import Sessions
 from onceward.features.channels.api import Channels
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import Mailboxes
+from onceward.features.polling.api import Sessions
 from onceward.features.runs.api import Runs
 from onceward.features.schedules.api import Schedules
 from onceward.ops.cli.app import COMMANDS

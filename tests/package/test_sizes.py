@@ -18,7 +18,7 @@ BUDGET = {
     "features": 8_655,
     "file": 4_300,
     "message": 3_630,  # retry policies as text; Tuning; hints
-    "api": 2_360,
+    "api": 2_250,
     "transports": 3_170,
     "ops": 10_915,  # a word of the shell for each hint
     "fleet": 6_390,  # plain messages are joined: a sixth less work for the verdict

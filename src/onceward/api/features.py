@@ -31,6 +31,7 @@ NAMES: Final = (
     "steps",
     "streams",
     "schedules",
+    "polling",
     "history",
     "checks",
     "limits",

@@ -11,10 +11,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from onceward.api.features import FEATURES
-from onceward.core.contract import Late, Part
+from onceward.core.contract import Part
 
 if TYPE_CHECKING:
-    from onceward.api.sessions import AsyncSessions, Sessions
     from onceward.core.contract import Bridge, Opening
     from onceward.features.channels.aio import AsyncChannels
     from onceward.features.channels.api import Channels
@@ -22,18 +21,15 @@ if TYPE_CHECKING:
     from onceward.features.limits.api import Limits
     from onceward.features.mailboxes.aio import AsyncMailboxes
     from onceward.features.mailboxes.api import Mailboxes
+    from onceward.features.polling.aio import AsyncSessions
+    from onceward.features.polling.api import Sessions
     from onceward.features.runs.aio import AsyncRuns
     from onceward.features.runs.api import Runs
     from onceward.features.schedules.aio import AsyncSchedules
     from onceward.features.schedules.api import Schedules
 
-PARTS: Final = {
-    "sessions": Part(
-        Late("onceward.api", "sessions.sessions_of"), Late("onceward.api", "sessions.AsyncSessions")
-    ),
-    **{name: part for each in FEATURES for name, part in each.parts.items()},
-}
-"""All of them, by name; the sessions are not those of one feature."""
+PARTS: Final = {name: part for each in FEATURES for name, part in each.parts.items()}
+"""All of them, by name."""
 
 
 class PostboxParts:

@@ -9,11 +9,12 @@ from itertools import count
 from typing import Any, Final
 
 from onceward import Postbox
-from onceward.api import agent_file, agents, dead_letters, event_source, peers, session, sessions
+from onceward.api import agent_file, agents, dead_letters, event_source, peers, session
 from onceward.events import Sent
 from onceward.features.channels import api as channels
 from onceward.features.limits import api as limits
 from onceward.features.mailboxes import api as mailboxes
+from onceward.features.polling import api as sessions
 from onceward.features.runs import api as queues
 from onceward.features.schedules import api as schedules
 

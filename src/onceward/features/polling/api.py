@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from onceward.core.contract import Opening
-from onceward.core.run.async_face import AsyncFace, awaitable
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import UnknownRecipient
 from onceward.features.polling import polling
@@ -143,14 +142,6 @@ def _events(agent: str, at: Millis, asked: Poll, step: PollResult) -> Iterator[E
         cursor_from=step.cursor_from,
         cursor_to=step.cursor_to,
     )
-
-
-class AsyncSessions(AsyncFace[Sessions]):
-    """The sessions of a file; see ``Sessions``."""
-
-    stats = awaitable(Sessions.stats)
-    poll = awaitable(Sessions.poll)
-    tail = awaitable(Sessions.tail)
 
 
 def sessions_of(opening: Opening) -> Sessions:
