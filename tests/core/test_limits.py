@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from onceward import Msg, Postbox
-from onceward.core.accept import accept as accepting
-from onceward.core.accept.accept import InboxPolicy, accept, parse_frames
+from onceward.core.accept import judge
+from onceward.core.accept.accept import accept
+from onceward.core.accept.judge import parse_frames
+from onceward.core.accept.policy import InboxPolicy
 from onceward.errors import TooLarge
 from onceward.message.body import encode
 from onceward.message.frame import Frame, digest
@@ -107,7 +109,7 @@ def test_a_body_whose_frame_fits_is_not_encoded_again(
         measured.append(frame.type)
         return 0
 
-    monkeypatch.setattr(accepting, "body_size", body_size)
+    monkeypatch.setattr(judge, "body_size", body_size)
     receiver, sender = opened("b", max_body=3000), opened("a", max_body=3000)
     sender.send("b", ["x" * 2000], type="fits")
     sender.send("b", ["x" * 2990], type="does not")

@@ -12,7 +12,7 @@ from onceward.core.deliver.dispatcher import DueWork
 from onceward.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from onceward.core.accept.accept import Inspect, ParsedFrame
+    from onceward.core.accept.policy import Inspect, ParsedFrame
     from onceward.core.contract import Opening
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.signatures import Handlers

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from onceward.core.accept.accept import Arrives
+from onceward.core.accept.policy import Arrives
 from onceward.core.deliver.dispatcher import DueWork
 from onceward.core.maintenance import Upkeep
 from onceward.core.run.async_face import OffLoop

@@ -125,14 +125,14 @@ def way(calls: list[str]) -> Way:
 
 
 def test_a_message_returns_to_few_files(pair: Pair) -> None:
-    """From its send to its end a message visits 87 files at most, 60 of them a further time."""
+    """From its send to its end a message visits 90 files at most, 60 of them a further time."""
     [worker] = pair.recipient._workers
     calls: list[str] = []
     for stage in (pair.send, pair.sender._dispatcher.run_due, worker.round):
         calls += called(stage)[0]
     found = way(calls)
 
-    assert found.visits <= 87, found
+    assert found.visits <= 90, found
     assert found.returns <= 60, found
     assert 4 == pair.recipient.file.stats()["processed"]
 
@@ -299,7 +299,7 @@ def test_a_parcel_of_one_frame_is_accepted_in_few_calls(pair: Pair) -> None:
     pair.recipient._db.add_receiver(watched)
     pair.sender._dispatcher.run_due()
 
-    assert [True] == [each.within(10, 53, 12) for each in found], found
+    assert [True] == [each.within(11, 53, 12) for each in found], found
 
 
 def test_a_delivery_is_two_commits_of_the_sender_and_one_of_the_recipient(pair: Pair) -> None:
@@ -307,7 +307,7 @@ def test_a_delivery_is_two_commits_of_the_sender_and_one_of_the_recipient(pair: 
     pair.send()
     found = counted(pair.sender._dispatcher.run_due)
 
-    assert found.within(24, 146, 19), found
+    assert found.within(25, 146, 19), found
 
 
 def test_a_message_is_handled_in_half_the_calls(pair: Pair) -> None:

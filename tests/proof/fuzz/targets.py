@@ -23,14 +23,9 @@ import apsw
 from tests.proof.fuzz.http_door import HttpDoor
 
 from onceward.api.postbox import Postbox
-from onceward.core.accept.accept import InboxPolicy, parse_frames
-from onceward.errors import (
-    InvalidArgument,
-    InvalidMessage,
-    InvalidParcel,
-    Refused,
-    Unreachable,
-)
+from onceward.core.accept.judge import parse_frames
+from onceward.core.accept.policy import InboxPolicy
+from onceward.errors import InvalidArgument, InvalidMessage, InvalidParcel, Refused, Unreachable
 from onceward.file.environment import load_settings
 from onceward.message import wire
 from onceward.message.frame import Frame, digest

@@ -16,7 +16,7 @@ from tests.proof.simulation.fault_plan import Weather
 from tests.proof.simulation.people import people
 from tests.proof.simulation.world import Simulation
 
-from onceward.core.accept import accept, own
+from onceward.core.accept import accept, judge, own
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.deliver.delivery import Deliveries
@@ -51,12 +51,12 @@ def no_first_net(patch: pytest.MonkeyPatch) -> None:
 
     A file that was put back is not noticed, and what it lost is not sent again.
     """
-    patch.setattr(accept, "classify", lambda _stream, _parcel: ("accepted", False))
+    patch.setattr(judge, "classify", lambda _stream, _parcel: ("accepted", False))
 
 
 def no_horizon(patch: pytest.MonkeyPatch) -> None:
     """Take for new what cannot be judged any more."""
-    patch.setattr(accept, "_refusal", lambda examined, _horizon, _now: examined.problem)
+    patch.setattr(judge, "refusal", lambda examined, _horizon, _now: examined.problem)
 
 
 def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:

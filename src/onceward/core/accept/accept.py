@@ -3,101 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
-from itertools import repeat
+from functools import cached_property, partial
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple
 
 from pydantic_core import to_json
 
+from onceward.core.accept import judge
+from onceward.core.accept.judge import StreamPosition
+from onceward.core.accept.policy import (
+    Arrives,
+    CancelsMessages,
+    InboxPolicy,
+    Inspect,
+    KeyedMessage,
+    ParsedFrame,
+)
 from onceward.core.end import received, sent
 from onceward.core.rows import dedup, inbox, lanes, peers, tickets
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits, requests
 from onceward.core.send.compose import OutgoingMessage
-from onceward.errors import InvalidArgument, InvalidMessage, Refused
+from onceward.errors import InvalidArgument
 from onceward.file.database import Database
-from onceward.file.directory import DirectoryHandle
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Duplicate, Received, Rejected
-from onceward.message.frame import EDITS, Frame, body_size, keep_until_handled, session_and_type
+from onceward.message.frame import Frame, keep_until_handled, session_and_type
 from onceward.message.ids import OWN_ID
-from onceward.message.names import agent_name, byte_length, quoted
-from onceward.message.parcel import (
-    NETWORK_RULE,
-    STRENGTH,
-    Answer,
-    Durability,
-    InboundRule,
-    Parcel,
-    ParcelFrame,
-    Receipt,
-    Verdict,
-    downgrade,
-    generation_of,
-    refuse_damaged,
-)
+from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, Verdict, downgrade
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import reason_text
-
-
-class StreamPosition(NamedTuple):
-    """The position of a sender's stream, and the position before its epoch."""
-
-    epoch: str = ""
-    number: int = 0
-    last_id: str = ""
-    horizon_id: str = ""
-    base_epoch: str = ""
-    base_number: int = 0
-
-    @property
-    def position(self) -> tuple[str, int]:
-        """Epoch and number of the last accepted parcel."""
-        return self.epoch, self.number
-
-    @property
-    def base(self) -> tuple[str, int]:
-        """Epoch and number before its epoch began, as the sender reported them."""
-        return self.base_epoch, self.base_number
-
-    def precedes(self, epoch: str) -> bool:
-        """Return whether *epoch* may be later: a parcel of an earlier epoch is a late copy."""
-        generation = generation_of(epoch)
-        return generation == 0 or generation > generation_of(self.epoch)
-
-    def known_to(self, parcel: Parcel) -> bool:
-        """Return whether the sender's file knows every parcel that was accepted from it."""
-        return parcel.base_position == self.position or self.last_id in parcel.unsettled
-
-    def holds(self, relies_on: tuple[str, int] | None) -> bool:
-        """Return whether this file has reached the position that a new epoch builds on."""
-        return relies_on is None or any(
-            epoch == relies_on[0] and number >= relies_on[1]
-            for epoch, number in (self.position, self.base)
-        )
-
-
-def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
-    """Return the verdict on *parcel*, and whether every frame must be judged by its id."""
-    if parcel.epoch == stream.epoch:
-        if parcel.number == stream.number + 1 and parcel.previous == stream.last_id:
-            return "accepted", False
-        if parcel.number == stream.number and parcel.last_id == stream.last_id:
-            return "duplicate", True
-    elif (
-        parcel.number == 1
-        and parcel.previous == ""
-        and (not stream.epoch or stream.precedes(parcel.epoch))
-        and stream.holds(parcel.base_position)
-    ):
-        return "accepted", bool(stream.epoch) and not stream.known_to(parcel)
-    return "fork", False
 
 
 def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
@@ -133,9 +73,6 @@ SELECT id
   FROM _onceward_pending_replies
  WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
 """
-ENVELOPE_MAX: Final = 64 << 10
-TOO_LARGE: Final = reason_text("invalid", "data: larger than max_body")
-PRUNED: Final = "its dedup record may have been pruned, so it may be a duplicate"
 
 
 ID: Final = attrgetter("id")
@@ -159,83 +96,6 @@ Known = dict[str, KnownMessage]
 """Messages that came before, by their ids."""
 
 
-Judge = Callable[[DirectoryHandle, str, list["ParsedFrame"]], list["ParsedFrame"]]
-"""Checks frames for an agent of a home; a refused one has a problem."""
-
-
-class KeyedMessage(NamedTuple):
-    """A message of a mailbox that keeps the newest message of each key."""
-
-    mailbox: str
-    key: str
-    id: str
-
-
-Hear = Callable[[StoreTransaction, str, Frame], bool]
-"""Accepts a frame from its sender; returns whether the frame is done."""
-
-
-Prepare = Callable[[StoreTransaction, list[int]], None]
-"""Ends the runs that hold messages to be cancelled."""
-
-
-class CancelsMessages(Protocol):
-    """Cancels messages of an inbox, for its agent or at their sender's request."""
-
-    def end(self, tx: StoreTransaction, seqs: Sequence[int], reason: str) -> set[int]:
-        """End the unfinished ones of the messages; return their sequences."""
-
-    def take(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
-        """Decide the requests of a sender, and report each decision in the same commit."""
-
-
-class Arrives(NamedTuple):
-    """
-    The work of a feature for messages that arrive.
-
-    All but *judge* is done in the commit that stores their frames.
-    """
-
-    judge: Judge | None = None
-    """Checks, for an agent of a home, the frames of a parcel before they are stored."""
-    takes: Mapping[str, Callable[[StoreTransaction, str, Frame], bool]] = {}
-    """By kind: accepts a frame; returns whether it is done, so that no handler gets it."""
-    keyed: Callable[[StoreTransaction, str, Sequence[KeyedMessage]], None] | None = None
-    """Gets the new messages of mailboxes that have a key, in order."""
-    returned: Callable[[StoreTransaction, str, str], None] | None = None
-    """Gets the id of a dead letter that returns to its mailbox."""
-    awaited: Hear | None = None
-    """Accepts a frame of a type that the file declares as awaited; returns whether it is done."""
-    cancelling: Prepare | None = None
-    """Ends the runs that hold messages to be cancelled, by their sequences."""
-    canceller: Callable[[EventEmitter, Sequence[Prepare]], CancelsMessages] | None = None
-    """Creates the canceller of an inbox."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxPolicy:
-    """The agent of an inbox, and the rules for accepting."""
-
-    agent: str
-    durability: Durability
-    max_body: int = 1 << 20
-    max_inbox: int = 1_000_000
-    accept_weaker: bool = False
-    max_hops: int = 64
-    network: bool = False
-    """Whether parcels come from other machines: senders without a rule get the network's rule."""
-    features: Sequence[Arrives] = ()
-    """The work of features in the commit that stores frames, in order."""
-    hears: Sequence[Hear] = ()
-    """Those that accept awaited types, if the file declares some."""
-    cancel: Callable[[StoreTransaction, str, Sequence[Frame]], None] | None = None
-    """Decides a sender's requests to cancel messages."""
-
-    def trusts(self, other: Durability) -> bool:
-        """Return whether receipts of this durability settle our messages."""
-        return self.accept_weaker or STRENGTH[other] >= STRENGTH[self.durability]
-
-
 NO_ANSWER: Final = Answer(verdict="busy")
 """The answer of an incomplete result."""
 
@@ -252,21 +112,6 @@ class AcceptResult:
     rejected: list[tuple[str, str]] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
     moved: sent.Moved = field(default_factory=sent.Moved)
-
-
-class ParsedFrame(NamedTuple):
-    """A frame that was read before taking a lock: its content, or why it is permanently refused."""
-
-    carried: ParcelFrame
-    frame: Frame | None
-    problem: str = ""
-    digest: bytes = b""
-
-
-Inspect = Callable[[list[ParsedFrame]], list[ParsedFrame]]
-"""
-Checks frames for mailboxes and of channels outside the transaction; a refused one has a problem.
-"""
 
 
 class Receiver:
@@ -336,7 +181,7 @@ class Receiver:
 
         """
         policy = self._policy
-        frames = parse_frames(parcel, policy)
+        frames = judge.parse_frames(parcel, policy)
         for each in frames:
             frame = each.frame
             if frame is not None and self._inspect and (frame.mailbox or frame.channel):
@@ -371,7 +216,7 @@ class Receiver:
         Return None, with nothing stored, if a frame must be refused.
         """
         policy, agent = self._policy, self._db.agent
-        parsed = [_parse_frame(each, agent, policy) for each in frames]
+        parsed = [judge.parse_frame(each, agent, policy) for each in frames]
         if self._inspect and any(f and (f.mailbox or f.channel) for f in map(FRAME, parsed)):
             parsed = self._inspect(parsed)
         if any(each.problem for each in parsed):
@@ -438,7 +283,7 @@ def accept(
         STREAM_LIMITS_AND_KNOWN, {"sender": parcel.sender, "ids": ids}
     )
     stream = StreamPosition() if position[0] is None else StreamPosition(*position)
-    verdict, judge_all = classify(stream, parcel)
+    verdict, judge_all = judge.classify(stream, parcel)
     if verdict == "fork":
         bump(tx, forks=1)
         return AcceptResult(_answer(policy, "fork", where=stream.position), moved=moved)
@@ -454,7 +299,7 @@ def accept(
     ):
         return AcceptResult(replace(_answer(policy, "busy"), retry_after=wait), moved=moved)
     if rule is not None or policy.network:
-        examined = _allowed(examined, rule)
+        examined = judge.allowed(examined, rule)
     kept = _accept_frames(
         tx, parcel, examined, policy,
         known=known, horizon=stream.horizon_id, judge_all=judge_all,
@@ -512,7 +357,7 @@ def _accept_frames(
             receipts[message_id] = _present(before)
             kept.duplicates.append(message_id)
         elif (doubtful or frame is None or each.problem or frame.expirytime is not None) and (
-            problem := _refusal(each, horizon if doubtful else None, tx.now)
+            problem := judge.refusal(each, horizon if doubtful else None, tx.now)
         ):
             receipts[message_id] = Receipt(message_id, "rejected", problem)
             kept.rejected.append((message_id, problem))
@@ -543,132 +388,6 @@ def _present(known: KnownMessage) -> Receipt:
             reason = reason_text("dropped", "its row and its reason were pruned")
         return received.receipt(message_id, outcome or str(state), reason)
     return Receipt(message_id, "duplicate")
-
-
-def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
-    """
-    Read and check a parcel's frames without the file, so that the lock is held only for writing.
-
-    Raises:
-        Refused: the sender's name is invalid, or the parcel is for another agent.
-        Unreachable: a frame was damaged on the way; the same parcel must be pushed again.
-
-    """
-    if _problem_of(parcel.sender) or parcel.recipient != policy.agent:
-        _refuse_names(parcel, policy.agent)
-    _check_texts(parcel)
-    refuse_damaged(parcel)
-    return list(map(_parse_frame, parcel.frames, repeat(parcel.sender), repeat(policy)))
-
-
-@lru_cache(maxsize=4096)
-def _problem_of(sender: str) -> str:
-    """Return why a name is invalid for an agent, empty if valid; cached for repeated senders."""
-    try:
-        agent_name(sender)
-    except InvalidMessage as error:
-        return str(error)
-    return ""
-
-
-def _refuse_names(parcel: Parcel, agent: str) -> NoReturn:
-    msg = f"parcel refused: this is the inbox of {agent}, not {quoted(parcel.recipient)}"
-    if problem := _problem_of(parcel.sender):
-        msg = f"parcel refused, sender: {problem}"
-    raise Refused(msg)
-
-
-def _check_texts(parcel: Parcel) -> None:
-    """Raise Refused for an unknown durability, and for ids that SQL would truncate or refuse."""
-    if parcel.durability not in STRENGTH:
-        msg = (
-            f"parcel refused, durability {quoted(parcel.durability)} is not one of {list(STRENGTH)}"
-        )
-        raise Refused(msg)
-    ids = [parcel.epoch, parcel.previous, *map(ID, parcel.frames), *map(ID, parcel.receipts)]
-    texts = [*map(TEXT, parcel.frames), *filter(None, map(REASON, parcel.receipts))]
-    try:
-        if "\0" in "".join(ids):
-            msg = "parcel refused: an id holds a NUL"
-            raise Refused(msg)
-        for text in (*ids, *texts):
-            if not text.isascii():
-                text.encode()
-    except (TypeError, UnicodeEncodeError) as error:
-        msg = f"parcel refused: {error}"
-        raise Refused(msg) from error
-
-
-def _parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> ParsedFrame:
-    if (
-        len(carried.text) > 6 * policy.max_body + ENVELOPE_MAX
-    ):  # a control character takes six as JSON
-        return ParsedFrame(carried, None, TOO_LARGE)
-    try:
-        frame = Frame.parse(carried.text)
-    except InvalidMessage as error:
-        return ParsedFrame(carried, None, reason_text("invalid", str(error))[:500])
-    named, extra = (carried.id, sender, policy.agent), frame.__pydantic_extra__
-    if (frame.id, frame.sender, frame.recipient) != named or (extra and EDITS in extra):
-        return ParsedFrame(carried, None, _mismatch(frame, carried, sender))
-    reply = frame.kind == requests.QUESTION  # a question that its reply may not follow
-    if frame.hops + reply > policy.max_hops:
-        detail = f"{frame.hops} messages led to it; the limit is {policy.max_hops}"
-        return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))
-    if _has_long_body(frame, carried.text, policy.max_body):
-        return ParsedFrame(carried, None, TOO_LARGE)
-    return ParsedFrame(carried, frame, digest=carried.digest)
-
-
-def _has_long_body(frame: Frame, text: str, longest: int) -> bool:
-    """Return whether a body is too long; it is never longer than its frame's *text*."""
-    if 4 * len(text) <= longest or byte_length(text) <= longest:
-        return False
-    return body_size(frame) > longest
-
-
-def _mismatch(frame: Frame, carried: ParcelFrame, sender: str) -> str:
-    """Return which attribute of a frame differs from its parcel's, or is not for its sender."""
-    if EDITS in frame.headers:
-        return reason_text("invalid", f"{EDITS}: the file of its recipient keeps it")
-    field_name = "recipient"
-    if frame.id != carried.id:
-        field_name = "id"
-    elif frame.sender != sender:
-        field_name = "source"
-    return reason_text("invalid", f"{field_name}: does not match the parcel")
-
-
-def _allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]:
-    """Return the frames; refuse those with a name that their sender may not use."""
-    known = NETWORK_RULE if rule is None else InboundRule.parse(rule)
-    judged: list[ParsedFrame] = []
-    for each in examined:
-        named = "" if each.frame is None else known.problem(each.frame)
-        if named:  # first: the refusal must not reveal what exists here
-            told = reason_text("rejected", f"not allowed here: {named}")
-            judged.append(each._replace(problem=told))
-        else:
-            judged.append(each)
-    return judged
-
-
-def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
-    """Return why a frame is permanently refused; empty if it is not."""
-    if (
-        horizon is not None
-        and examined.carried.id <= horizon
-        and OWN_ID.fullmatch(examined.carried.id)
-        and not (examined.frame is not None and examined.frame.chosenid)
-    ):
-        return reason_text("stale", PRUNED)
-    if (
-        examined.frame is not None
-        and examined.frame.expires_at is not None
-        and examined.frame.expires_at <= now
-    ):
-        return reason_text("expired", "its time to live ran out on the way")
-    return examined.problem
 
 
 def store_own(tx: StoreTransaction, message: OutgoingMessage, lane_id: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.core.accept.accept import Arrives
+from onceward.core.accept.policy import Arrives
 from onceward.core.contract import Feature, Late
 
 FEATURE: Final = Feature(

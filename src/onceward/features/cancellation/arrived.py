@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from onceward.core.accept.accept import Prepare
+from onceward.core.accept.policy import Prepare
 from onceward.core.end import received, sent
 from onceward.core.rows import dedup, receipts, tickets
 from onceward.core.run.event_emitter import EventEmitter

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from onceward.core.accept.accept import CancelsMessages
+from onceward.core.accept.policy import CancelsMessages
 from onceward.core.end import sent
 from onceward.core.handle.steps import CONTEXT
 from onceward.core.rows import outbox

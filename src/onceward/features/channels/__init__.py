@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.accept.accept import Arrives
+from onceward.core.accept.policy import Arrives
 from onceward.core.contract import Feature, Late, Part
 from onceward.core.deliver.dispatcher import DueWork
 from onceward.core.maintenance import Upkeep

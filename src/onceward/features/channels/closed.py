@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from onceward.core.accept.accept import ParsedFrame
+from onceward.core.accept.policy import ParsedFrame
 from onceward.core.end import received
 from onceward.core.rows import dead_letters
 from onceward.core.run.event_emitter import EventEmitter

@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic_core import to_json
 
-from onceward.core.accept.accept import ParsedFrame
+from onceward.core.accept.policy import ParsedFrame
 from onceward.errors import DuplicateMailbox, InvalidArgument, UnknownMailbox
 from onceward.file.directory import DirectoryDatabase, DirectoryHandle
 from onceward.file.sql_parts import columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from onceward.core.accept.accept import KeyedMessage
+from onceward.core.accept.policy import KeyedMessage
 from onceward.core.rows import inbox
 from onceward.file.transaction import StoreTransaction, bump
 

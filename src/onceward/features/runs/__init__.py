@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.accept.accept import Arrives
+from onceward.core.accept.policy import Arrives
 from onceward.core.contract import Claims, Feature, Late, Part
 from onceward.core.maintenance import Upkeep
 

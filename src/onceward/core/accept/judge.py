@@ -1,0 +1,223 @@
+"""
+Judge a parcel: its place in its sender's stream, and each frame, without the file.
+
+A parcel is accepted, a duplicate, or a fork. Next number and matching predecessor are accepted;
+the same number with the same last id is a duplicate; a first parcel opens a new epoch if this file
+holds what that builds on. All else is a fork, which the sender answers with a new epoch.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import repeat
+from operator import attrgetter
+from typing import Final, NamedTuple, NoReturn
+
+from onceward.core.accept.policy import InboxPolicy, ParsedFrame
+from onceward.core.send import requests
+from onceward.errors import InvalidMessage, Refused
+from onceward.message.clock import Millis
+from onceward.message.frame import EDITS, Frame, body_size
+from onceward.message.ids import OWN_ID
+from onceward.message.names import agent_name, byte_length, quoted
+from onceward.message.parcel import (
+    NETWORK_RULE,
+    STRENGTH,
+    InboundRule,
+    Parcel,
+    ParcelFrame,
+    Verdict,
+    generation_of,
+    refuse_damaged,
+)
+from onceward.message.vocabulary import reason_text
+
+ID: Final = attrgetter("id")
+REASON: Final = attrgetter("reason")
+TEXT: Final = attrgetter("text")
+
+
+class StreamPosition(NamedTuple):
+    """The position of a sender's stream, and the position before its epoch."""
+
+    epoch: str = ""
+    number: int = 0
+    last_id: str = ""
+    horizon_id: str = ""
+    base_epoch: str = ""
+    base_number: int = 0
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """Epoch and number of the last accepted parcel."""
+        return self.epoch, self.number
+
+    @property
+    def base(self) -> tuple[str, int]:
+        """Epoch and number before its epoch began, as the sender reported them."""
+        return self.base_epoch, self.base_number
+
+    def precedes(self, epoch: str) -> bool:
+        """Return whether *epoch* may be later: a parcel of an earlier epoch is a late copy."""
+        generation = generation_of(epoch)
+        return generation == 0 or generation > generation_of(self.epoch)
+
+    def known_to(self, parcel: Parcel) -> bool:
+        """Return whether the sender's file knows every parcel that was accepted from it."""
+        return parcel.base_position == self.position or self.last_id in parcel.unsettled
+
+    def holds(self, relies_on: tuple[str, int] | None) -> bool:
+        """Return whether this file has reached the position that a new epoch builds on."""
+        return relies_on is None or any(
+            epoch == relies_on[0] and number >= relies_on[1]
+            for epoch, number in (self.position, self.base)
+        )
+
+
+def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
+    """Return the verdict on *parcel*, and whether every frame must be judged by its id."""
+    if parcel.epoch == stream.epoch:
+        if parcel.number == stream.number + 1 and parcel.previous == stream.last_id:
+            return "accepted", False
+        if parcel.number == stream.number and parcel.last_id == stream.last_id:
+            return "duplicate", True
+    elif (
+        parcel.number == 1
+        and parcel.previous == ""
+        and (not stream.epoch or stream.precedes(parcel.epoch))
+        and stream.holds(parcel.base_position)
+    ):
+        return "accepted", bool(stream.epoch) and not stream.known_to(parcel)
+    return "fork", False
+
+
+ENVELOPE_MAX: Final = 64 << 10
+TOO_LARGE: Final = reason_text("invalid", "data: larger than max_body")
+PRUNED: Final = "its dedup record may have been pruned, so it may be a duplicate"
+
+
+def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
+    """
+    Read and check a parcel's frames without the file, so that the lock is held only for writing.
+
+    Raises:
+        Refused: the sender's name is invalid, or the parcel is for another agent.
+        Unreachable: a frame was damaged on the way; the same parcel must be pushed again.
+
+    """
+    if _problem_of(parcel.sender) or parcel.recipient != policy.agent:
+        _refuse_names(parcel, policy.agent)
+    _check_texts(parcel)
+    refuse_damaged(parcel)
+    return list(map(parse_frame, parcel.frames, repeat(parcel.sender), repeat(policy)))
+
+
+@lru_cache(maxsize=4096)
+def _problem_of(sender: str) -> str:
+    """Return why a name is invalid for an agent, empty if valid; cached for repeated senders."""
+    try:
+        agent_name(sender)
+    except InvalidMessage as error:
+        return str(error)
+    return ""
+
+
+def _refuse_names(parcel: Parcel, agent: str) -> NoReturn:
+    msg = f"parcel refused: this is the inbox of {agent}, not {quoted(parcel.recipient)}"
+    if problem := _problem_of(parcel.sender):
+        msg = f"parcel refused, sender: {problem}"
+    raise Refused(msg)
+
+
+def _check_texts(parcel: Parcel) -> None:
+    """Raise Refused for an unknown durability, and for ids that SQL would truncate or refuse."""
+    if parcel.durability not in STRENGTH:
+        msg = (
+            f"parcel refused, durability {quoted(parcel.durability)} is not one of {list(STRENGTH)}"
+        )
+        raise Refused(msg)
+    ids = [parcel.epoch, parcel.previous, *map(ID, parcel.frames), *map(ID, parcel.receipts)]
+    texts = [*map(TEXT, parcel.frames), *filter(None, map(REASON, parcel.receipts))]
+    try:
+        if "\0" in "".join(ids):
+            msg = "parcel refused: an id holds a NUL"
+            raise Refused(msg)
+        for text in (*ids, *texts):
+            if not text.isascii():
+                text.encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        msg = f"parcel refused: {error}"
+        raise Refused(msg) from error
+
+
+def parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> ParsedFrame:
+    """Read and check one frame of a parcel from *sender*."""
+    if (
+        len(carried.text) > 6 * policy.max_body + ENVELOPE_MAX
+    ):  # a control character takes six as JSON
+        return ParsedFrame(carried, None, TOO_LARGE)
+    try:
+        frame = Frame.parse(carried.text)
+    except InvalidMessage as error:
+        return ParsedFrame(carried, None, reason_text("invalid", str(error))[:500])
+    named, extra = (carried.id, sender, policy.agent), frame.__pydantic_extra__
+    if (frame.id, frame.sender, frame.recipient) != named or (extra and EDITS in extra):
+        return ParsedFrame(carried, None, _mismatch(frame, carried, sender))
+    reply = frame.kind == requests.QUESTION  # a question that its reply may not follow
+    if frame.hops + reply > policy.max_hops:
+        detail = f"{frame.hops} messages led to it; the limit is {policy.max_hops}"
+        return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))
+    if _has_long_body(frame, carried.text, policy.max_body):
+        return ParsedFrame(carried, None, TOO_LARGE)
+    return ParsedFrame(carried, frame, digest=carried.digest)
+
+
+def _has_long_body(frame: Frame, text: str, longest: int) -> bool:
+    """Return whether a body is too long; it is never longer than its frame's *text*."""
+    if 4 * len(text) <= longest or byte_length(text) <= longest:
+        return False
+    return body_size(frame) > longest
+
+
+def _mismatch(frame: Frame, carried: ParcelFrame, sender: str) -> str:
+    """Return which attribute of a frame differs from its parcel's, or is not for its sender."""
+    if EDITS in frame.headers:
+        return reason_text("invalid", f"{EDITS}: the file of its recipient keeps it")
+    field_name = "recipient"
+    if frame.id != carried.id:
+        field_name = "id"
+    elif frame.sender != sender:
+        field_name = "source"
+    return reason_text("invalid", f"{field_name}: does not match the parcel")
+
+
+def allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]:
+    """Return the frames; refuse those with a name that their sender may not use."""
+    known = NETWORK_RULE if rule is None else InboundRule.parse(rule)
+    judged: list[ParsedFrame] = []
+    for each in examined:
+        named = "" if each.frame is None else known.problem(each.frame)
+        if named:  # first: the refusal must not reveal what exists here
+            told = reason_text("rejected", f"not allowed here: {named}")
+            judged.append(each._replace(problem=told))
+        else:
+            judged.append(each)
+    return judged
+
+
+def refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
+    """Return why a frame is permanently refused; empty if it is not."""
+    if (
+        horizon is not None
+        and examined.carried.id <= horizon
+        and OWN_ID.fullmatch(examined.carried.id)
+        and not (examined.frame is not None and examined.frame.chosenid)
+    ):
+        return reason_text("stale", PRUNED)
+    if (
+        examined.frame is not None
+        and examined.frame.expires_at is not None
+        and examined.frame.expires_at <= now
+    ):
+        return reason_text("expired", "its time to live ran out on the way")
+    return examined.problem
