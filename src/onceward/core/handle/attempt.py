@@ -308,8 +308,7 @@ class HandlerAttempt:
         """Cancel a coroutine of which a message was cancelled: its effects could not be kept."""
         if self.stopped or self.cancel_task is None:
             return
-        read = self.deps.db.read
-        if any(is_cancelled(read, each.seq) for each in self.leased):
+        if is_cancelled(self.deps.db.read, [each.seq for each in self.leased]):
             self.stop(CANCELLED)
 
     # -- coroutines -------------------------------------------------------------------------

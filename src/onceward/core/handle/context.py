@@ -201,7 +201,7 @@ class Context(CallParts, WithSteps, WithReplies):
         Then no effect of the handler is kept, so it should return. This reads the file, so it works
         in any process that has the file open.
         """
-        return is_cancelled(self._outbox.db.read, self._leased.seq)
+        return is_cancelled(self._outbox.db.read, [self._leased.seq])
 
     def extend(self, seconds: Span) -> None:
         """

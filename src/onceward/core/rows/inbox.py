@@ -140,7 +140,10 @@ SELECT b.seq
   JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = ? AND b.state = 'pending'
  WHERE b.run_seq IS NULL
 """
-IS_CANCELLED: Final = "SELECT 1 FROM _onceward_inbox WHERE seq = ? AND state = 'cancelled'"
+IS_CANCELLED: Final = """
+SELECT 1 FROM _onceward_inbox
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'cancelled' LIMIT 1
+"""
 INSERT_OWN: Final = """
 INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at,
                              correlation_id, causation_id, frame, digest, received_at, channel)
@@ -310,9 +313,9 @@ def find_received(read: Rows, message_id: str) -> int | None:
     return int(found[0][0]) if found else None
 
 
-def is_cancelled(read: Rows, seq: int) -> bool:
-    """Return whether a message was cancelled."""
-    return bool(read(IS_CANCELLED, (seq,)))
+def is_cancelled(read: Rows, seqs: Sequence[int]) -> bool:
+    """Return whether one of some messages was cancelled."""
+    return bool(read(IS_CANCELLED, (json.dumps(seqs),)))
 
 
 def attempts_of(tx: StoreTransaction, seqs: Sequence[int]) -> list[tuple[int, str, str, int]]:
