@@ -31,6 +31,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # a task that dies is run once more, as on a cluster
             "spark.master": f"local[{CORES},2]",
             "spark.driver.memory": "1g",
+            # Compiling a query costs more than reading a small fleet with it. Programs that start
+            # their own Spark, such as those of test_deployments, compile.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.shuffle.partitions": str(CORES),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         }

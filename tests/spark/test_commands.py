@@ -138,3 +138,18 @@ def test_replay(say: Say, fleet: str, tmp_path: Path) -> None:
     assert [(letter.id, "replayed")] == [(row["id"], row["outcome"]) for row in done["done"]]
     with Postbox(f"{fleet}/bob.db", start=False) as bob:
         assert [] == bob.dead_letters.list()
+
+
+@pytest.mark.broken("everything that can go wrong went wrong in these files")
+def test_the_demo_finds_all_it_made_and_reconciling_says_that_it_is_broken(
+    say: Say, tmp_path: Path
+) -> None:
+    """One command shows all; the other ends with 1 on the same files."""
+    home, out = tmp_path / "home", tmp_path / "out"
+    shown = say("demo", "--engine", "spark", "--home", home)
+    given = ("--engine", "spark", home / "agents", "--out", out, "--grace", "0s")
+    found = say("reconcile", *given, code=1)
+
+    assert shown["ok"] is True
+    assert {"lost": 46, "duplicated": 6, "double_processed": 7}.items() <= found["verdicts"].items()
+    assert Path(found["report"]).is_file()
