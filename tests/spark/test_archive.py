@@ -134,7 +134,7 @@ def test_a_column_that_came_later_is_null_in_older_rows(
     con = apsw.Connection(str(path))
     [(sql,)] = con.execute("SELECT sql FROM sqlite_schema WHERE name = 'onceward_inbox'").fetchall()
     con.execute("DROP VIEW onceward_inbox")
-    con.execute(str(sql).replace("SELECT ", "SELECT 'fresh' AS colour, ", 1))
+    con.execute(str(sql).replace("SELECT seq", "SELECT 'fresh' AS colour, seq", 1))
     con.close()
     with Postbox(path, start=False) as alice:
         for number in range(2):
