@@ -38,7 +38,7 @@ Define every error of the package, as one tree.
     │   └── UnsafeKey                its file is readable by others, or holds something else
     ├── UnknownMailbox             no such mailbox, or it has expired
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
-    │   └── RunAborted               the run was ended from outside; another run gets its messages
+    │   └── RunLost                  the run was ended from outside; another run gets its messages
     ├── AnswerTimeout              no reply in time; a late reply is kept
     ├── RequestFailed              the request ended without a reply
     │   └── RequestCancelled         it was cancelled before it took effect
@@ -390,7 +390,7 @@ class LeaseLost(OncewardError):
     """The lease ended and another worker owns the message; writes were rolled back: do nothing."""
 
 
-class RunAborted(LeaseLost):
+class RunLost(LeaseLost):
     """The run was ended or its lease ran out; it cannot commit: return at once."""
 
 

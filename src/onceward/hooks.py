@@ -232,7 +232,7 @@ def _log_of(event: Event) -> Log:
 
 
 LEVELS: Final[dict[str, Level]] = {
-    "retry": "info",
+    "retried": "info",
     "delivery_failed": "warning",
     "rejected": "warning",
     "failed": "warning",
@@ -240,7 +240,7 @@ LEVELS: Final[dict[str, Level]] = {
     "nearly_full": "warning",
     "wal_deleted": "error",
     "weak_receipt": "warning",
-    "dead": "error",
+    "dead_lettered": "error",
     "breaker_opened": "error",
     "breaker_closed": "info",
     "stream_forked": "error",

@@ -169,7 +169,10 @@ def test_each_retry_and_each_dead_letter_has_one_line(home: Path, style: str) ->
         line for line in err.splitlines() if not line.startswith(("Traceback", " ", "KeyError"))
     ]
     told = [[event_of(line, style) for line in lines if each in line] for each in ids]
-    assert [["retry", "dead"], ["handler failed", "handler failed", "dead"]] == told
+    assert [
+        ["retried", "dead_lettered"],
+        ["handler failed", "handler failed", "dead_lettered"],
+    ] == told
     assert "" not in {event_of(line, style) for line in lines}
 
 

@@ -50,7 +50,7 @@ def test_work_once_handles_what_is_due(cli: Cli, shop: Postbox, app: str) -> Non
 
     assert ["agent", "path", "moved", "signal"] == list(ran.json)
     assert ran.json["moved"] > 0
-    assert "ERROR dead agent=billing" in ran.err
+    assert "ERROR dead_lettered agent=billing" in ran.err
     assert "acked" == shop.state(sent)
     assert {"seen": 7} == cli("receive", "--json").json["body"]
 

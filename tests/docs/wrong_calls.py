@@ -11,10 +11,12 @@ from onceward import (
     AsyncPostbox,
     AsyncRun,
     Channel,
+    Context,
     Mailbox,
     Message,
     Msg,
     Postbox,
+    Run,
     Session,
     Settings,
 )
@@ -35,6 +37,33 @@ Postbox("a.db", durability="save")  # type: ignore[arg-type]
 AsyncPostbox("a.db", agent="a", retry_frist=1)  # type: ignore[call-arg]
 Settings.five_minutes(max_pendign=1)  # type: ignore[call-arg]
 agent.runs("talk", mode="stear")  # type: ignore[arg-type]
+
+
+@agent.on(Order)
+async def ship(order: Order) -> str:
+    """Take an order."""
+    return str(order.id)
+
+
+def typed_calls(box: Postbox) -> None:
+    """Give a handler what it does not take, and use its reply as what it is not."""
+    ship.send(box, "one")  # type: ignore[arg-type]
+    ship.send(box, Order(id=1), tll=3)  # type: ignore[call-arg]
+    ship.ask(box, Order(id=1)).bit_count()  # type: ignore[attr-defined]
+    ship.send(box, Order(id=1)).upper()
+
+
+def calls_of_handlers(ctx: Context, run: Run) -> None:
+    """Their contexts send and ask as a postbox does."""
+    ship.ask(ctx, Order(id=1)).upper() + ship.ask(run, Order(id=1)).upper()
+    ship.send(ctx, Order(id=1)).upper() + ship.send(run, Order(id=1)).upper()
+
+
+async def awaited_calls(box: AsyncPostbox) -> None:
+    """Await what an async postbox returns."""
+    (await ship.send(box, Order(id=1))).upper()
+    (await ship.ask(box, Order(id=1))).upper()
+    ship.ask(box, Order(id=1)).upper()  # type: ignore[attr-defined]
 
 
 def dead(event: DeadLettered) -> None:

@@ -86,7 +86,7 @@ def test_a_push_that_raised_is_told_for_its_messages(world: World) -> None:
     """Each message of the parcel will be attempted again, at the time when the peer is tried."""
     shop, _ = world.wired("shop", "billing")
     world.wire.script = ["error", "error"]
-    told = heard(shop, "retry", "delivery_failed")
+    told = heard(shop, "retried", "delivery_failed")
     ids = [shop.session("s").send("billing", n, type="job") for n in (1, 2)]
     shop.run_until_idle()
     world.clock.forward(61)
@@ -105,7 +105,7 @@ def test_a_push_that_reached_no_peer_is_no_retry(world: World) -> None:
     """No attempt of a message was made, so the peer's event tells of it alone."""
     shop, _ = world.wired("shop", "billing")
     world.wire.script = ["down"]
-    told = heard(shop, "retry", "delivery_failed")
+    told = heard(shop, "retried", "delivery_failed")
     shop.send("billing", 1)
     shop.run_until_idle()
 
@@ -116,13 +116,13 @@ def test_a_message_that_is_given_up_is_not_retried(world: World) -> None:
     """The last attempt makes a dead letter, and no promise of another attempt."""
     shop, _ = world.wired("shop", "billing", delivery_attempts=2)
     world.wire.always = "error"
-    told = heard(shop, "retry", "dead")
+    told = heard(shop, "retried", "dead_lettered")
     shop.send("billing", 1)
     for _ in range(3):
         shop.run_until_idle()
         world.clock.forward(61)
 
-    assert ["retry", "dead"] == [event.name for event in told]
+    assert ["retried", "dead_lettered"] == [event.name for event in told]
 
 
 @pytest.mark.parametrize("ttl", [None, 30])

@@ -27,8 +27,9 @@ def test_every_event_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
     lines = {line.getMessage().split()[0]: line for line in caplog.records}
     assert {"DEBUG", "ERROR"} <= {line.levelname for line in lines.values()}
-    assert f"agent=a at={lines['dead'].__dict__['onceward']['at']} message_id={sent} peer=a" in (
-        lines["dead"].getMessage()
+    assert (
+        f"agent=a at={lines['dead_lettered'].__dict__['onceward']['at']} message_id={sent} peer=a"
+        in (lines["dead_lettered"].getMessage())
     )
     assert "secret" not in caplog.text
 
@@ -60,9 +61,16 @@ def test_every_event_of_a_message_names_its_session_and_type(tmp_path: Path) -> 
             box.run_until_idle()
 
     of_messages = [event for event in told if isinstance(event, MessageEvent)]
-    assert {"enqueued", "sent", "received", "retry", "processed", "dead", "acked", "failed"} == {
-        event.name for event in of_messages
-    }
+    assert {
+        "enqueued",
+        "sent",
+        "received",
+        "retried",
+        "processed",
+        "dead_lettered",
+        "acked",
+        "failed",
+    } == {event.name for event in of_messages}
     assert [] == [e for e in of_messages if (e.session, e.type in {"job", "done"}) != ("s", True)]
 
 
@@ -102,7 +110,7 @@ def test_a_line_carries_what_a_message_is_found_by(
         assert message is not None
         message.retry()
 
-    [line] = [record for record in caplog.records if record.getMessage().startswith("retry")]
+    [line] = [record for record in caplog.records if record.getMessage().startswith("retried")]
     fields = line.__dict__["onceward"]
     assert {
         "agent": "a", "session": "s", "message_id": sent, "type": "job", "attempt": 1,

@@ -222,7 +222,7 @@ def test_processes_measure_what_they_do(tmp_path: Path) -> None:
     assert {("a",): 6.0} == found["onceward_send_to_accept_seconds_sum"]
     assert {("b",): 1.0} == found["onceward_accept_to_handled_seconds_count"]
     assert {("b",): 3.0} == found["onceward_accept_to_handled_seconds_sum"]
-    ends = {("b", "processed"): 1.0, ("b", "retry"): 1.0, ("b", "dead"): 1.0}
+    ends = {("b", "processed"): 1.0, ("b", "retried"): 1.0, ("b", "dead_lettered"): 1.0}
     assert ends == found["onceward_handler_duration_seconds_count"]
     assert {("a",), ("b",)} == found["onceward_commit_duration_seconds_count"].keys()
 

@@ -17,8 +17,12 @@ from typing import (
     Self,
     TypeVar,
     Unpack,
+    cast,
 )
 
+from typing_extensions import TypeVar as DefaultTypeVar
+
+from onceward.api.declared import with_send
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
 from onceward.message.body import message_type
@@ -45,11 +49,13 @@ from onceward.message.validators import body_schema
 from onceward.message.vocabulary import Missed, Overlap
 
 if TYPE_CHECKING:
+    from onceward.api.declared import Declare
     from onceward.core.handle.signatures import Around, HandlerSignature
     from onceward.features.runs.scheduler import SessionHandler
 
 P = ParamSpec("P")
 R = TypeVar("R")
+B = DefaultTypeVar("B", default=Any)
 A = TypeVar("A", bound=Callable[[Any], Iterator[None]])
 ACCEPTS_MAX: Final = 100
 """Maximum number of handlers in an agent's registry entry."""
@@ -107,9 +113,7 @@ class Agent(Handlers):
             accepts = [*accepts[: ACCEPTS_MAX - 1], AcceptedType("#")]
         return replace(self._profile, accepts=tuple(accepts) or None)
 
-    def on(
-        self, what: type | str, **options: Unpack[HandlerOptions]
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def on(self, what: type[B] | str, **options: Unpack[HandlerOptions]) -> Declare[B]:
         """
         Handle messages of a model's type, or whose type or topic matches a pattern.
 
@@ -119,6 +123,9 @@ class Agent(Handlers):
 
         The returned value is the reply to a message that asks for one (``ask``, ``request``). For
         others it is not sent: it is dropped, or with *keep_result* kept for ``result``.
+
+        The function stays as it was, and can send to its agent: ``pay.send(box, invoice)`` and
+        ``pay.ask(box, invoice)`` have the types of its signature.
 
         Raises:
             InvalidArgument: the pattern or an option breaks its rules, a handler of the
@@ -155,9 +162,9 @@ class Agent(Handlers):
                     around=(self._around,),
                 ),
             )
-            return call
+            return with_send(call, self.name, what)
 
-        return declare
+        return cast("Declare[B]", declare)
 
     def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
         """

@@ -343,7 +343,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource, AsyncPostboxParts):
         after: int = 0,
         timeout: Span | None = None,
     ) -> AsyncIterator[StreamItem]:
-        """Yield the output of a message's handler; see ``Postbox.stream``."""
+        """Yield the output of a message's handler; see ``Postbox.follow``."""
         bridge = self._bridge
         reader = await bridge.call(lambda: self._plain._stream_reader(ticket, name, after))
         due = partial(at_least_each, self._plain._settings.poll_interval)

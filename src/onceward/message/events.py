@@ -75,7 +75,7 @@ class Retried(MessageEvent):
     a handler that ends to wait for a reply; it has no event.
     """
 
-    name: ClassVar[str] = "retry"
+    name: ClassVar[str] = "retried"
     attempt: int
     error: str
     due_at: Millis
@@ -95,7 +95,7 @@ class Failed(MessageEvent):
 class DeadLettered(MessageEvent):
     """The message was moved to this file's dead letters."""
 
-    name: ClassVar[str] = "dead"
+    name: ClassVar[str] = "dead_lettered"
     reason: Reason
     error: str
     took: float | None = None
@@ -321,7 +321,7 @@ class RunEnded(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunWasAborted(RunEvent):
+class RunAborted(RunEvent):
     """A run was ended from outside; ``consumed`` says whether its messages count as delivered."""
 
     name: ClassVar[str] = "run_aborted"

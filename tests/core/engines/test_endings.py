@@ -12,8 +12,8 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 from onceward import Agent, Drop, Msg, Postbox, Reject, Retry, RetryPolicy, Run
-from onceward.errors import InvalidArgument, RunAborted
-from onceward.events import MessageBound, RunEnded, RunStarted, RunWasAborted
+from onceward.errors import InvalidArgument, RunLost
+from onceward.events import MessageBound, RunAborted, RunEnded, RunStarted
 from onceward.features.runs.scheduler import handler_of
 from onceward.testing import Controls, ManualClock
 
@@ -211,7 +211,7 @@ def test_a_late_process_can_commit_nothing(scripted_agent: Any) -> None:
             ("write", lambda: run.write(lambda _: None)),
             ("inbox", run.inbox),
         ):
-            with pytest.raises(RunAborted):
+            with pytest.raises(RunLost):
                 call()
             refused.append(name)
         run.send("user", "late")
@@ -348,7 +348,7 @@ def test_events_tell_the_life_of_a_run(scripted_agent: Any) -> None:
     """Each is told after the commit that made it true, in order."""
     one = scripted_agent(mode="steer")
     heard: list[str] = []
-    for kind in (RunStarted, MessageBound, RunWasAborted, RunEnded):
+    for kind in (RunStarted, MessageBound, RunAborted, RunEnded):
         one.box.on(kind, lambda event: heard.append(event.name))
 
     def busy(_: Run) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from onceward import Agent, Run
-from onceward.errors import RunAborted
+from onceward.errors import RunLost
 from onceward.message.vocabulary import QUEUE_MODES
 from onceward.testing import Harness
 
@@ -114,7 +114,7 @@ def test_a_new_message_ends_the_run_that_is_open(scripted_agent: Any, mode: str)
         run.send("user", "never")
         ended.extend(one.say("new"))
         one.harness.deliver()
-        with pytest.raises(RunAborted):
+        with pytest.raises(RunLost):
             run.checkpoint("too late")
 
     one.script = [busy, lambda run: run.reply("answer")]

@@ -126,7 +126,7 @@ class StepFunction:
 
 class OutputStream:
     """
-    Accepts the output of a running handler, for readers that follow it with ``box.stream``.
+    Accepts the output of a running handler, for readers that follow it with ``box.follow``.
 
     Chunks are committed in batches: those of ``stream_batch_for`` (0.1 s) or
     ``stream_batch_bytes`` (16 KiB) together, in one commit, and the rest with the end of the
@@ -318,7 +318,7 @@ class WithSteps:
 
     def stream(self, name: str | None = None) -> OutputStream:
         """
-        Return an output stream of this message, which readers follow with ``box.stream``.
+        Return an output stream of this message, which readers follow with ``box.follow``.
 
         Without a *name* it has the name of the running step, else ``output``. A later call of the
         handler that appends to a stream restarts it, and readers get ``Restarted``: give each step

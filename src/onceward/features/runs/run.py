@@ -25,7 +25,7 @@ from onceward.core.send.block import Transaction
 from onceward.core.send.call_parts import CallParts
 from onceward.core.send.compose import OutgoingMessage, to_subscribers
 from onceward.core.send.requests import QUESTION, HandlerRequests, WithReplies, task
-from onceward.errors import RunAborted
+from onceward.errors import RunLost
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
 from onceward.file.transaction import StoreTransaction
@@ -177,9 +177,9 @@ class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
         return self._holder.cancelled
 
     def raise_if_cancelled(self) -> None:
-        """Raise RunAborted once the run was ended from outside; call it in long work."""
+        """Raise RunLost once the run was ended from outside; call it in long work."""
         if self.cancelled:
-            raise RunAborted(
+            raise RunLost(
                 f"run {self.id} of session {self.session!r} was ended from outside: return at once"
             )
 
@@ -190,7 +190,7 @@ class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
         An aborted run leaves this behind.
 
         Raises:
-            RunAborted: the run was ended from outside; nothing was written.
+            RunLost: the run was ended from outside; nothing was written.
             InvalidMessage: the output cannot be written as JSON; nothing was written.
 
         """
@@ -202,7 +202,7 @@ class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
         Run *work* on a transaction and commit it at once; it may be run again.
 
         Raises:
-            RunAborted: the run was ended from outside; nothing was written.
+            RunLost: the run was ended from outside; nothing was written.
 
         """
         return self._holder.write(work)
@@ -275,7 +275,7 @@ class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
         Add the messages that arrived since the run began to this run; they end with it.
 
         ``steer`` with ``inject`` leaves new messages to this call instead of ending
-        the run. Raises RunAborted.
+        the run. Raises RunLost.
         """
         fresh = _messages(self._holder.more())
         self.messages += fresh
@@ -349,7 +349,7 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
         return self._plain.cancelled
 
     def raise_if_cancelled(self) -> None:
-        """Raise RunAborted once the run was ended from outside."""
+        """Raise RunLost once the run was ended from outside."""
         self._plain.raise_if_cancelled()
 
     checkpoint = awaitable(Run.checkpoint)
@@ -370,7 +370,7 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
         of this file.
 
         Raises:
-            RunAborted: the run was ended from outside; nothing was written.
+            RunLost: the run was ended from outside; nothing was written.
 
         """
         on_thread = _on_loop(work)

@@ -18,13 +18,13 @@ from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.requests import TaskOutcome
-from onceward.errors import RunAborted
+from onceward.errors import RunLost
 from onceward.features.runs import session_queues
 from onceward.file import file_checks
 from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.events import RunEnded, RunLeft, RunWasAborted
+from onceward.message.events import RunAborted, RunEnded, RunLeft
 from onceward.message.queue_modes import QueuePolicy
 from onceward.message.vocabulary import (
     Done,
@@ -251,7 +251,7 @@ def add_messages(
     Add messages to an open run; *ids* are the ids of all its messages afterwards.
 
     Raises:
-        RunAborted: the run is no longer ours.
+        RunLost: the run is no longer ours.
 
     """
     seqs = run.seqs + [each.seq for each in messages]
@@ -264,7 +264,7 @@ def add_messages(
 
 
 def prove(tx: StoreTransaction, run: OpenRun) -> None:
-    """Raise RunAborted unless the run is open under our lease; it then stays so until COMMIT."""
+    """Raise RunLost unless the run is open under our lease; it then stays so until COMMIT."""
     if not tx.rows(PROVE, run.named):
         raise aborted_error(run)
 
@@ -275,14 +275,14 @@ def is_open(db: Database, run: OpenRun) -> bool:
 
 
 def checkpoint(tx: StoreTransaction, run: OpenRun, partial: str) -> None:
-    """Store partial output; raise RunAborted if its lease is not held."""
+    """Store partial output; raise RunLost if its lease is not held."""
     if not tx.run(CHECKPOINT, run.named | {"partial": partial, "now": tx.now}):
         raise aborted_error(run)
 
 
-def aborted_error(run: OpenRun) -> RunAborted:
+def aborted_error(run: OpenRun) -> RunLost:
     """Return the error for a handler whose run was ended from outside."""
-    return RunAborted(
+    return RunLost(
         f"run {run.id} of session {run.session!r} was ended from outside: it can commit nothing "
         "more"
     )
@@ -338,7 +338,7 @@ def end(
     End a run; unbind its unconsumed messages and its summary.
 
     Raises:
-        RunAborted: it has already ended.
+        RunLost: it has already ended.
 
     """
     named = {
@@ -432,7 +432,7 @@ class RunCompletion:
         Write the effects of a run; the caller empties *effects* once they are committed.
 
         Raises:
-            RunAborted: the run was ended from outside; roll the transaction back.
+            RunLost: the run was ended from outside; roll the transaction back.
 
         """
         prove(tx, run)
@@ -456,7 +456,7 @@ class RunCompletion:
         The caller has proved in this transaction that it holds the run.
 
         Raises:
-            RunAborted, LeaseLost: the run was ended from outside; roll the transaction back.
+            RunLost, LeaseLost: the run was ended from outside; roll the transaction back.
 
         """
         again = next((s for s in outcome.settlements if isinstance(s, RetryAt)), None)
@@ -525,7 +525,7 @@ class RunCompletion:
             # A coroutine gets the grace twice; a call that returns or is abandoned releases the
             # lane.
             lanes.hold(tx, held, run.owner, until=tx.now + 2 * self._grace)
-        self._emitter.emit(tx, RunWasAborted(
+        self._emitter.emit(tx, RunAborted(
             agent=self._agent, at=tx.now, session=run.session, run_id=run.id, cause=cause,
             consumed=delivered,
         ))  # fmt: skip

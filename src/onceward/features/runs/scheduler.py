@@ -443,7 +443,7 @@ class RunScheduler:
         Bind the waiting messages to an open run.
 
         Raises:
-            RunAborted: the run was ended from outside.
+            RunLost: the run was ended from outside.
 
         """
         runs.prove(tx, run)

@@ -339,7 +339,7 @@ class RunExecution(HandlerAttempt):
         return self.stopped != ""
 
     def checkpoint(self, partial: Any) -> None:
-        """Commit partial output and the messages sent so far; raise RunAborted."""
+        """Commit partial output and the messages sent so far; raise RunLost."""
         text, pending = encode(partial).text, self._pending()
 
         def work(tx: StoreTransaction) -> None:
@@ -350,7 +350,7 @@ class RunExecution(HandlerAttempt):
         del self._run._drafts[: len(pending.drafts)]
 
     def write(self, work: Callable[[Transaction], T]) -> T:
-        """Commit work of the run at once; raise RunAborted."""
+        """Commit work of the run at once; raise RunLost."""
         kept: list[T] = []
 
         def mine(tx: StoreTransaction) -> None:
@@ -363,7 +363,7 @@ class RunExecution(HandlerAttempt):
         return kept[0]
 
     def more(self) -> list[ReadMessage]:
-        """Bind the waiting messages to the run; raise RunAborted."""
+        """Bind the waiting messages to the run; raise RunLost."""
         known = [each.id for each in self.leased]
         self.row, fresh = self._db.write(
             lambda tx: self._scheduler.inject(tx, self.row, self._started.handler, known)

@@ -96,7 +96,7 @@ class DurableModel(Model):
         """
         Return the events of a request once its step is stored.
 
-        Text is put out while it comes, by the stream of the step: ``box.stream`` follows it.
+        Text is put out while it comes, by the stream of the step: ``box.follow`` follows it.
         """
         run = run_here()
         if run is None:

@@ -85,7 +85,7 @@ class OncewardRunner:
         """
         Run an agent, and return its events; see ``run``.
 
-        The events of a request come once its step is stored. ``box.stream`` follows the text
+        The events of a request come once its step is stored. ``box.follow`` follows the text
         of a model while it comes.
         """
         begun = _begun(model_step, tool_step, _context_of(given, options))

@@ -21,11 +21,18 @@ from onceward.ops.cli.output import document
 from onceward.ops.cli.signals import first, stops
 from onceward.ops.cli.target import Answer
 
-FAILED: Final = {"dead", "failed", "rejected", "delivery_failed", "retry", "weak_receipt"}
+FAILED: Final = {
+    "dead_lettered",
+    "failed",
+    "rejected",
+    "delivery_failed",
+    "retried",
+    "weak_receipt",
+}
 PEERS: Final = {"breaker_opened", "breaker_closed", "stream_forked", "peer_rolled_back"}
 TROUBLE: Final = frozenset(FAILED | PEERS | {"wal_deleted"})
 """Events that are logged; stats and ls show the rest."""
-ENDS: Final = {"dead", "failed", "rejected"}
+ENDS: Final = {"dead_lettered", "failed", "rejected"}
 ACT: Final = frozenset(ENDS | {"stream_forked", "peer_rolled_back", "wal_deleted"})
 """Those that need an action."""
 COLLECT_AFTER: Final = (10_000, 20, 20)
