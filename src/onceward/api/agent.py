@@ -22,7 +22,7 @@ from typing import (
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
-from onceward.api.declared import with_send
+from onceward.api.declared import Declare, with_send
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
 from onceward.message.body import message_type
@@ -49,7 +49,6 @@ from onceward.message.validators import body_schema
 from onceward.message.vocabulary import Missed, Overlap
 
 if TYPE_CHECKING:
-    from onceward.api.declared import Declare
     from onceward.core.handle.signatures import Around, HandlerSignature
     from onceward.features.runs.scheduler import SessionHandler
 

@@ -35,7 +35,7 @@ S_co = TypeVar("S_co", covariant=True)
 
 
 class Sends(Protocol[S_co]):
-    """What sends: a postbox, session, transaction or context, sync or async."""
+    """A postbox, session, transaction or context that sends, sync or async."""
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> S_co:
         """Send one message."""
@@ -43,7 +43,7 @@ class Sends(Protocol[S_co]):
 
 
 class Asks(Protocol):
-    """What asks: a postbox, session, context or run."""
+    """A postbox, session, context or run that asks."""
 
     def ask(
         self,

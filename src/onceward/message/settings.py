@@ -80,9 +80,9 @@ class SettingsOptions(TypedDict, total=False):
     session_topics: dict[str, tuple[str, ...]]
     ephemeral_priorities: tuple[Priority, ...]
     transitions: bool
-    http_ca: str
-    http_certificate: str
-    http_certificate_key: str
+    http_ca: Path | str | None
+    http_certificate: Path | str | None
+    http_certificate_key: Path | str | None
     http_plain_hosts: tuple[str, ...]
     audit: Path | str | None
     search: bool
@@ -343,12 +343,12 @@ class Settings(Checked):
     """Priorities whose messages to mailboxes are ephemeral by default."""
     transitions: bool = False
     """Write every transition of a message into the table of transitions."""
-    http_ca: str = ""
-    """File of the authorities that sign certificates of https peers; empty: the system's."""
-    http_certificate: str = ""
-    """File of the certificate for https peers (mTLS); empty: none."""
-    http_certificate_key: str = ""
-    """File of that certificate's key; empty: in the certificate file."""
+    http_ca: MaybePath = None
+    """File of the authorities that sign certificates of https peers; None: the system's."""
+    http_certificate: MaybePath = None
+    """File of the certificate for https peers (mTLS); None: none."""
+    http_certificate_key: MaybePath = None
+    """File of that certificate's key; None: in the certificate file."""
     http_plain_hosts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     """Hosts that may be reached without TLS."""
     audit: MaybePath = None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -238,9 +239,9 @@ class HttpTransport:
 class _Trust(NamedTuple):
     """The certificate files of this client, and of the authorities that it trusts."""
 
-    authorities: str
-    certificate: str
-    key: str
+    authorities: Path | None
+    certificate: Path | None
+    key: Path | None
 
 
 _dice: Final = random.SystemRandom()
@@ -265,10 +266,10 @@ def _tls(scheme: str, trust: _Trust) -> ssl.SSLContext | None:
         return _usual_authorities() if scheme == "https" else None
     what = f"http_ca {trust.authorities}"
     try:
-        context = ssl.create_default_context(cafile=trust.authorities or None)
+        context = ssl.create_default_context(cafile=trust.authorities)
         if trust.certificate:
             what = f"http_certificate {trust.certificate} with its key"
-            context.load_cert_chain(trust.certificate, trust.key or None)
+            context.load_cert_chain(trust.certificate, trust.key)
     except OSError as error:
         raise Unreachable(f"certificate: the file of {what} cannot be used: {error}") from error
     return context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import httpcore2
@@ -23,7 +24,7 @@ ENDED_OVER_TLS: Final = (
 )
 
 
-def in_words(error: Exception, scheme: str, authorities: str) -> str:
+def in_words(error: Exception, scheme: str, authorities: Path | None) -> str:
     """Return why a request to a url of *scheme* failed; *authorities* is ``http_ca``."""
     text = str(error) or type(error).__name__
     for cause in _causes(error):
@@ -44,7 +45,7 @@ def in_words(error: Exception, scheme: str, authorities: str) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _distrust(code: int, authorities: str) -> str:
+def _distrust(code: int, authorities: Path | None) -> str:
     if code in OTHER_NAME:
         return "the server's is for another name than the url's"
     if code not in UNTRUSTED:
