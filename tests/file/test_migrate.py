@@ -7,11 +7,14 @@ from pathlib import Path
 import apsw
 import pytest
 
+import onceward.features
 from onceward import Postbox
 from onceward.errors import SchemaMismatch, SchemaTooNew, StoreError
 from onceward.file import migrations
 from onceward.file.migrations import Migration
 from onceward.file.transaction import StoreTransaction
+
+FEATURES = Path(str(onceward.features.__file__)).parent
 
 Open = Callable[..., Postbox]
 
@@ -182,4 +185,5 @@ def test_the_schema_needs_no_new_sqlite(tmp_path: Path, shell: Callable[[Path, s
     script = "\n".join(step.sql for step in migrations.migrations())
 
     assert "" == shell(path, script)
-    assert "" == shell(path, (migrations.folder() / "transitions.sql").read_text(encoding="utf-8"))
+    later = [FEATURES / "limits" / "limits.sql", FEATURES / "history" / "transitions.sql"]
+    assert ["", ""] == [shell(path, each.read_text(encoding="utf-8")) for each in later]

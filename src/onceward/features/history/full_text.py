@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from onceward.errors import InvalidArgument
 from onceward.features.history import history
 from onceward.features.history.history import DEAD, IN, NEVER, OUT, Hit
 from onceward.file.database import Database
-from onceward.file.migrations import folder
 from onceward.file.transaction import StoreTransaction
 from onceward.message.error_text import Hint
 from onceward.message.record import Page
@@ -82,7 +82,7 @@ def switch(db: Database, *, on: bool) -> None:
 
 def _on(tx: StoreTransaction) -> None:
     if not tx.rows(PRESENT):
-        tx.rows((folder() / "search.sql").read_text(encoding="utf-8"))
+        tx.rows(Path(__file__).with_name("search.sql").read_text(encoding="utf-8"))
 
 
 def _off(tx: StoreTransaction) -> None:

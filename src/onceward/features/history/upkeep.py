@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from onceward.features.history import full_text, time_index
 from onceward.file.database import Database
-from onceward.file.migrations import folder
 from onceward.file.transaction import StoreTransaction
 
 OBJECTS: Final = (
@@ -22,7 +22,7 @@ def switch(db: Database, *, on: bool) -> None:
 
 
 def _on(tx: StoreTransaction) -> None:
-    tx.rows((folder() / "transitions.sql").read_text(encoding="utf-8"))
+    tx.rows(Path(__file__).with_name("transitions.sql").read_text(encoding="utf-8"))
 
 
 def _off(tx: StoreTransaction) -> None:

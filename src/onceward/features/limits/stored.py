@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from onceward.core.rows import outbox, rates
 from onceward.errors import InvalidArgument
 from onceward.file import identity
 from onceward.file.database import Database
-from onceward.file.migrations import folder
 from onceward.file.sql_parts import columns
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
@@ -111,7 +111,7 @@ def _recount(tx: StoreTransaction) -> None:
     if not tx.rows(ANY):
         outbox.free_all(tx)
         return
-    tx.rows((folder() / "limits.sql").read_text(encoding="utf-8"))
+    tx.rows(Path(__file__).with_name("limits.sql").read_text(encoding="utf-8"))
     tx.run(RECOUNT)
     outbox.free_orphans(tx)
     while outbox.free_next(tx):
