@@ -297,7 +297,7 @@ def test_a_lost_body_is_told(cli: Cli, shop: Postbox, billing: Postbox, command:
 
 
 @pytest.mark.broken("the damage is planted")
-@pytest.mark.parametrize("mode", ["lease", "cursor", "replay"])
+@pytest.mark.parametrize("mode", ["lease", "cursor", "scan"])
 def test_a_lost_body_of_a_mailbox_is_told(
     cli: Cli, shop: Postbox, billing: Postbox, mode: str
 ) -> None:
