@@ -37,7 +37,7 @@ def test_mail_expires_in_the_outbox(world: World) -> None:
     message = shop.send("billing", Job(n=1), ttl=10)
     world.wait(10)
 
-    assert ("dead", ["dead"], []) == (shop.state(message), heard, ran)
+    assert ("dead", ["dead_lettered"], []) == (shop.state(message), heard, ran)
     assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
 
 
