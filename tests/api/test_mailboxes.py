@@ -101,7 +101,7 @@ def test_the_key_of_a_private_mailbox_opens_nothing(home: Any, fill: Fill) -> No
             owner.mailboxes.get(name)
     with pytest.raises(InvalidArgument):
         owner.mailboxes.ensure(key, public=True)
-    assert [] == bodies(owner.mailboxes.ensure(key.lstrip("~"), public=True).replay())
+    assert [] == bodies(owner.mailboxes.ensure(key.lstrip("~"), public=True).scan())
 
 
 @pytest.mark.parametrize(
