@@ -9,7 +9,7 @@ from onceward import Postbox
 SCRIPT = Path(__file__).parents[2] / "examples" / "observed" / "observed.py"
 TOLD = """\
 log     info  asking the bank  in process billing
-log     info  retry            in no span
+log     info  retried          in no span
 log     info  asking the bank  in process billing
 log     info  paid             in checkout
 metric  messaging.client.consumed.messages   2
