@@ -102,6 +102,15 @@ def test_values_out_of_bounds_are_refused(name: str, value: object) -> None:
         Settings.merge(None, {name: value})
 
 
+@pytest.mark.parametrize("retry", ["10x 1s..60s ±10%", "3x 0.5s..2s ±0%"])
+def test_a_dump_makes_the_same_settings_again(retry: str) -> None:
+    """Settings can be stored; a retry policy is stored as its text."""
+    settings = Settings(delivery_retry=retry, handler_retry=retry)
+
+    assert settings == Settings.model_validate(settings.model_dump())
+    assert settings == Settings.model_validate_json(settings.model_dump_json())
+
+
 def test_tuning_is_merged_by_its_fields() -> None:
     """Each field comes from the nearest place that sets it; the environment has flat names."""
     loaded = Settings.merge(

@@ -139,7 +139,11 @@ def _parsed(value: Any) -> Any:
 
 Policy = Annotated[
     RetryPolicy,
-    GetPydanticSchema(lambda _source, _handler: core_schema.is_instance_schema(RetryPolicy)),
+    GetPydanticSchema(
+        lambda _source, _handler: core_schema.is_instance_schema(
+            RetryPolicy, serialization=core_schema.to_string_ser_schema(when_used="always")
+        )
+    ),
     BeforeValidator(_parsed),
 ]
 MaybePath = Annotated[Path | None, BeforeValidator(lambda given: given or None)]

@@ -41,7 +41,7 @@ def test_one_bit_is_one_bit() -> None:
     assert spoilt == flipped(data, random.Random(3))
 
 
-BLIND = patch("onceward.core.rows.inbox.digest", lambda _: ANY)
+BLIND = patch("onceward.core.rows.lanes.digest", lambda _: ANY)
 """A reader that does not look at digests."""
 
 
