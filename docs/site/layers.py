@@ -68,7 +68,7 @@ PATH = (
     Step(5, "core/handle", "worker"),
     Step(6, "core/end", "received", commit=3),
     Step(6, "transports", "file", kind="back"),
-    Step(7, "core/deliver", "parcels", commit=4, kind="back"),
+    Step(7, "core/end", "sent", commit=4, kind="back"),
 )
 PROCESSES = (("sender", 0, 4), ("recipient", 4, 7), ("sender", 7, 8))
 """Each process on the path, its first column and the one behind its last."""
