@@ -73,3 +73,30 @@ def test_the_patterns_find_words(text: str, expected: list[str]) -> None:
     patterns = (VAGUE, METAPHORS, CLUMSY)
 
     assert expected == [word for words in patterns for word in words.findall(text)]
+
+
+NAMED = re.compile(
+    r"`((?:core|file|message|api|features|transports|fleet|ops|testing|integrations)(?:/\w+)+)/?`"
+)
+"""A module or folder of the package, as pages name it."""
+
+
+def _not_there(page: Path) -> list[str]:
+    package = ROOT / "src" / "onceward"
+    return [
+        f"{page.relative_to(ROOT)}: {name}"
+        for name in NAMED.findall(page.read_text(encoding="utf-8"))
+        if not ((package / name).is_dir() or (package / f"{name}.py").is_file())
+    ]
+
+
+def test_pages_name_modules_that_exist() -> None:
+    """A module that has moved is named by its new place."""
+    assert [] == [each for page in ENGLISH if page.suffix == ".md" for each in _not_there(page)]
+
+
+def test_a_module_that_is_gone_is_found() -> None:
+    """Only the names in code type count, with or without a slash at the end."""
+    text = "`core/send/gone` and `core/send/` and core/also/not"
+
+    assert ["core/send/gone", "core/send"] == NAMED.findall(text)
