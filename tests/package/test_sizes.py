@@ -17,7 +17,7 @@ BUDGET = {
     "core": 9_930,
     "features": 8_655,
     "file": 4_300,
-    "message": 3_630,  # retry policies as text; Tuning; hints
+    "message": 3_640,  # retry policies as text; Tuning; hints
     "api": 2_310,  # handlers that send to themselves, typed
     "transports": 3_170,
     "ops": 10_930,  # a word of the shell for each hint; channel delete
