@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from onceward import Agent, Postbox
+from onceward.file import foreign_library
 from onceward.testing.clock import ManualClock
 
 SHELL = shutil.which("sqlite3")
@@ -35,6 +36,12 @@ for asked in sys.stdin:
 
 Open = Callable[..., Postbox]
 Elsewhere = Callable[..., list[Any]]
+
+
+@pytest.fixture(autouse=True)
+def no_foreign_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget files of another library, which an earlier test opened: each delivery looks at them."""
+    monkeypatch.setattr(foreign_library, "theirs", {})
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from onceward.core.deliver.carriers import Carriers, Delivery
 from onceward.core.handle import worker
 from onceward.core.run import threads
 from onceward.core.send.compose import TEMPLATES_MAX
-from onceward.file import foreign_library, notify
+from onceward.file import notify
 from onceward.file.group_commit import ReplacedFileDetector
 from onceward.message.options import SendOptions
 from onceward.message.parcel import Answer, Parcel
@@ -66,12 +66,6 @@ def counted(work: Callable[[], object]) -> Calls:
     """Run *work* and count the library's functions that it calls, comprehensions among them."""
     files, depth = called(work)
     return Calls(len(set(files)), len(files), depth)
-
-
-@pytest.fixture(autouse=True)
-def no_foreign_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget files of another library, which an earlier test opened: each opening looks at them."""
-    monkeypatch.setattr(foreign_library, "theirs", {})
 
 
 class Pair(NamedTuple):
