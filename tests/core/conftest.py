@@ -40,7 +40,7 @@ Elsewhere = Callable[..., list[Any]]
 
 @pytest.fixture(autouse=True)
 def no_foreign_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget files of another library, which an earlier test opened: each delivery looks at them."""
+    """Forget files that an earlier test opened by sqlite3: each delivery looks at them."""
     monkeypatch.setattr(foreign_library, "theirs", {})
 
 
