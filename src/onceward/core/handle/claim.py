@@ -66,7 +66,7 @@ def read_ahead(read: Rows, wanted: ClaimRequest) -> list[tuple[Any, ...]]:
     """
     found = lanes.ready(read, wanted.lanes)
     for lane_id, _, careful_to, _, _ in lanes.in_turn(found, wanted.served)[:1]:
-        rows = inbox.peek(read, lane_id, wanted.messages)
+        rows = inbox.next_rows(read, lane_id, wanted.messages)
         return rows if rows and rows[0][0] > careful_to else []
     return []
 
@@ -95,7 +95,7 @@ def claim(
         if left <= 0:
             break
         if wanted.types is None:
-            rows = inbox.next_rows(tx, lane_id, left, wanted.ahead)
+            rows = inbox.next_rows(tx.rows, lane_id, left, wanted.ahead)
         else:
             rows = inbox.next_of(tx, lane_id, left, wanted.types)
         if shared and rows:

@@ -256,22 +256,17 @@ DELETE FROM _onceward_failed_attempts
 
 
 def next_rows(
-    tx: StoreTransaction,
+    read: Rows,
     lane_id: int,
     limit: int,
-    ahead: Mapping[tuple[Any, ...], tuple[Any, ...]] | None,
+    ahead: Mapping[tuple[Any, ...], tuple[Any, ...]] | None = None,
 ) -> list[tuple[Any, ...]]:
     """Return the next rows of a lane, in order: those read ahead, if its first row was."""
     if ahead:
-        known = map(ahead.get, tx.rows(STILL_NEXT, (lane_id, limit)))
+        known = map(ahead.get, read(STILL_NEXT, (lane_id, limit)))
         rows = list(takewhile(bool, known))
         if rows:
             return cast("list[tuple[Any, ...]]", rows)
-    return tx.rows(NEXT, (lane_id, limit))
-
-
-def peek(read: Rows, lane_id: int, limit: int) -> list[tuple[Any, ...]]:
-    """Return the next rows of a lane, without a lock."""
     return read(NEXT, (lane_id, limit))
 
 
