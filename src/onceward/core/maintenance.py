@@ -362,7 +362,7 @@ def slice_of(
     owner.remove(tx, gone)
     if gone and box == "outbox":
         note_pruned(tx, before)
-    return dedup._next_after([(seq, old) for seq, old, _ in rows], limit), len(gone)
+    return dedup.next_after([(seq, old) for seq, old, _ in rows], limit), len(gone)
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:

@@ -2,9 +2,9 @@
 End messages at their recipient: row, dedup record, lane, receipt and counter, in one transaction.
 
 A message that a worker holds ends by its settlement (``settle``); one that waits ends from outside
-(``end_unclaimed``, ``bury_unclaimed``), which fences a holder off. Order of the steps: the lease is
-proved or fenced first, because it proves the statements that follow; then rows, records, counters,
-and receipts last.
+(``end_unclaimed``, ``bury_unclaimed``), which fences a holder off in the same transaction. A
+settlement proves its lease first, because that proves the statements that follow; receipts come
+last.
 """
 
 from __future__ import annotations

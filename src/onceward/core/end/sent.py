@@ -1,9 +1,9 @@
 """
-End messages at their sender: by receipts, by a cancel, or as dead letters.
+End messages at their sender by receipts or a cancel; ask again about those without an end.
 
-A peer's receipts decide. One may come early, late or twice: states only move forward, each by one
-statement that names the state before. A message ends here once: row, counters, the wait of a
-request, and the report to a session that dispatched it as a task change in one transaction.
+A peer's receipts decide. One may come early, late or twice: each change is one statement that names
+the state before. Row, counters, the wait of a request, and the report to a session that dispatched
+a task change in one transaction. Dead letters are made by ``rows.dead_letters``.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _end_there(
             if outbox.end_there(tx, named | {"was": was}):
                 bump(tx, **{COUNTERS[to]: 1}, **deltas)
                 told = reason if reason.startswith(to) else f"{to}: {reason}"
-                fail_request(tx, receipt.id, told)
+                tickets.fail(tx, receipt.id, told)
                 ended.append((receipt.id, reason))
                 break
     if ended and receipts[0].state == "cancelled":
@@ -238,14 +238,9 @@ def _fail(tx: StoreTransaction, peer: str, receipt: Receipt, parcel: int | None)
     for was, deltas in (("sent", {"sent": -1}), ("pending", {"ended_pending": 1})):
         if outbox.set_failed(tx, named | {"was": was}):
             bump(tx, failed=1, **deltas)
-            fail_request(tx, receipt.id, reason)
+            tickets.fail(tx, receipt.id, reason)
             return True
     return False
-
-
-def fail_request(tx: StoreTransaction, message_id: str, reason: str) -> None:
-    """If a message that ended here is a request, end the wait for its reply."""
-    tickets.fail(tx, message_id, reason)
 
 
 def requeue_due(
@@ -295,5 +290,5 @@ def cancel(tx: StoreTransaction, message_id: str) -> bool:
         # called twice, or repeated after a COMMIT whose outcome was lost
         return outbox.is_cancelled(tx, message_id)
     bump(tx, ended_pending=1, cancelled=1)
-    fail_request(tx, message_id, "cancelled")
+    tickets.fail(tx, message_id, "cancelled")
     return True

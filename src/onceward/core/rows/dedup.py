@@ -122,7 +122,7 @@ ARCHIVED_HORIZON: Final = _moving_horizon(ARCHIVED_MARKS)
 DROP_ARCHIVED: Final = _dropping(ARCHIVED_MARKS)
 
 
-def _next_after(rows: Sequence[tuple[int, int]], limit: int) -> int:
+def next_after(rows: Sequence[tuple[int, int]], limit: int) -> int:
     """Return the sequence after which more rows (sequence, is old) may be old; -1 for none."""
     return rows[-1][0] if len(rows) == limit and any(old for _, old in rows) else -1
 
@@ -138,7 +138,7 @@ def prune_marks(tx: StoreTransaction, *, after: int, before: Millis, limit: int)
         return -1, 0
     named = {"after": after, "last": rows[-1][0], "before": before, "young": time_prefix(before)}
     tx.run(HORIZON, named)
-    return _next_after(rows, limit), tx.run(MARKS, named)
+    return next_after(rows, limit), tx.run(MARKS, named)
 
 
 def prune_archived_marks(

@@ -11,8 +11,7 @@ from functools import partial
 from math import ceil
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.end import sent
-from onceward.core.rows import drops, outbox, rates
+from onceward.core.rows import drops, outbox, rates, tickets
 from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import FileLimit, OutboxLimit, RateLimited
 from onceward.file.connection import ConstraintError
@@ -348,7 +347,7 @@ def _make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
         outbox.drop(tx, v.seq, reason)
         full = v.full.scope, v.full.name, v.full.overflow
         drops.record(tx, [(v.id, v.recipient, v.session, *full, v.line, tx.now)])
-        sent.fail_request(tx, v.id, f"dropped: {reason}")
+        tickets.fail(tx, v.id, f"dropped: {reason}")
     _count(tx, len(evicted))
 
 

@@ -126,7 +126,7 @@ class Asker(NamedTuple):
     digest: bytes
 
 
-NOBODY: Final = (None, None, None)
+NO_ASKER: Final = (None, None, None)
 """The asker of a request that no handler made."""
 
 
@@ -202,7 +202,7 @@ def add_request(
         wait = None if timeout is None else millis("timeout", timeout, error=InvalidMessage)
         deadline_at = None if wait is None else tx.now + wait
         opened = message_id, message.session, message.recipient, tx.now, deadline_at
-        tickets.open_one(tx, *opened, *(asker or NOBODY))
+        tickets.open_one(tx, *opened, *(asker or NO_ASKER))
         if not outbox.admission.unlimited:
             tickets.end_dropped(tx, message_id)
     return Ticket(message_id, message.recipient)
@@ -236,7 +236,7 @@ def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None
         created_at=tx.now,
     )
     if add_if_possible(tx, message):
-        tickets.open_one(tx, message_id, asked.session, asked.recipient, tx.now, None, *NOBODY)
+        tickets.open_one(tx, message_id, asked.session, asked.recipient, tx.now, None, *NO_ASKER)
 
 
 def reply_state(db: Database, request: str) -> ReplyState:
