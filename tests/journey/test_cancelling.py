@@ -12,10 +12,10 @@ from tests.waiting import until
 
 from onceward import Agent, AsyncContext, BatchContext, Context, Msg, Postbox, Run
 from onceward.api import routing
-from onceward.core.send.requests import CANCEL
 from onceward.errors import InvalidArgument, LeaseLost, RequestCancelled
 from onceward.events import Cancelled
 from onceward.message.parcel import UNANSWERED
+from onceward.message.vocabulary import CANCEL
 from onceward.testing.builders import build_frame, parcel
 
 if TYPE_CHECKING:

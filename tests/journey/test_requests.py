@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Ticket, Tuning
-from onceward.core.send import requests
+from onceward.core.send.add import add_request
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, InvalidMessage, RequestFailed
 from onceward.message.frame import digest
 
@@ -294,7 +294,7 @@ def test_a_request_with_spaces_in_its_frame_fails_at_its_ack(world: World) -> No
     made = shop._outbox.compose("default", "hand", "who?", {"reply_to": "shop"})
     frame = made.frame.replace('"replyto":', '"replyto" : ')
     spaced = made._replace(frame=frame, digest=digest(frame))
-    ticket = shop._db.write(lambda tx: requests.add_request(tx, shop._outbox, spaced, 60.0))
+    ticket = shop._db.write(lambda tx: add_request(tx, shop._outbox, spaced, 60.0))
     world.settle()
     message = hand.receive()
     assert message is not None

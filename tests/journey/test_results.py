@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncContext, Context, Postbox, Run
-from onceward.core.send import requests
+from onceward.core.rows import tickets
 from onceward.errors import AnswerTimeout, InvalidArgument, RequestFailed
 from onceward.testing import Controls, ManualClock
 
@@ -118,7 +118,7 @@ def test_results_are_kept_for_a_time_and_in_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the setting ``result_retention``; above the number the oldest go."""
-    monkeypatch.setattr(requests, "RESULTS_OF_FILE", 3)
+    monkeypatch.setattr(tickets, "RESULTS_OF_FILE", 3)
     clock = ManualClock()
     with Postbox(
         tmp_path / "jobs.db",

@@ -18,7 +18,7 @@ from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import until_found
 from onceward.core.send import requests
-from onceward.core.send.add import Outbox
+from onceward.core.send.add import Outbox, add_request
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
 from onceward.core.send.requests import read_reply
@@ -195,7 +195,7 @@ class Session:
     ) -> Callable[[StoreTransaction], Ticket]:
         options.setdefault("reply_to", self._db.agent)
         message = self._outbox.compose(self.name, to, body, options)
-        return partial(requests.add_request, outbox=self._outbox, message=message, timeout=timeout)
+        return partial(add_request, outbox=self._outbox, message=message, timeout=timeout)
 
     @checked
     def ask(

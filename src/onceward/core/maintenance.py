@@ -44,7 +44,6 @@ DELETE FROM _onceward_transitions
                  FROM (SELECT seq, at FROM _onceward_transitions ORDER BY seq LIMIT :limit)
                 WHERE at < :before)
 """
-"""Maximum total size of the kept results of a file after a round."""
 # A reader that returns after more late changes than these compares all rows.
 LATE_KEPT: Final = 100_000
 LATE_CHANGES: Final = f"""

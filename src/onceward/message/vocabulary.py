@@ -202,6 +202,12 @@ class Waits(RetryAt):
     """Not now: its handler waits for a reply and is called again at ``due_at`` at the latest."""
 
 
+PROGRESS: Final = "onceward.progress"
+"""Kind and type of a message that reports the progress of a request's handler."""
+CANCEL: Final = "onceward.cancel"
+"""Kind and type of a message that asks its recipient to cancel another message of its sender."""
+QUESTION: Final = "onceward.question"
+"""Kind of a handler's request: the message of its handler waits for the reply."""
 AWAITS: Final = "waits for the reply to "
 """Start of the reason of a message whose handler waits for a reply."""
 

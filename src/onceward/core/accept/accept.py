@@ -37,7 +37,7 @@ from onceward.message.frame import Frame, keep_until_handled, session_and_type
 from onceward.message.ids import OWN_ID
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, Verdict, downgrade
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import reason_text
+from onceward.message.vocabulary import CANCEL, PROGRESS, QUESTION, reason_text
 
 
 def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
@@ -449,20 +449,16 @@ def _cancel(
     tx: StoreTransaction, sender: str, fresh: Sequence[ParsedFrame], policy: InboxPolicy
 ) -> None:
     """Decide which messages a sender may still cancel, once those of its parcel are stored."""
-    asked = [
-        each.frame
-        for each in fresh
-        if each.frame is not None and each.frame.kind == requests.CANCEL
-    ]
+    asked = [each.frame for each in fresh if each.frame is not None and each.frame.kind == CANCEL]
     if asked and policy.cancel is not None:
         policy.cancel(tx, sender, asked)
 
 
 def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Arrives]) -> bool:
     """Pass a frame to requests or to the feature of its kind; return whether it is done."""
-    if frame.kind == requests.PROGRESS:
+    if frame.kind == PROGRESS:
         return requests.note_progress(tx, sender, frame)
-    if frame.kind == requests.CANCEL:
+    if frame.kind == CANCEL:
         return True
     for feature in features:
         take = feature.takes.get(str(frame.kind))
@@ -497,7 +493,7 @@ def _lane(
     so in a circle of questions one always finds the next handler waiting.
     """
     name, rank, session = frame.partitionkey or frame.session, frame.priority, frame.session
-    if frame.kind == requests.QUESTION and lanes.head_awaits(tx, sender, name, rank):
+    if frame.kind == QUESTION and lanes.head_awaits(tx, sender, name, rank):
         name = f"ask:{frame.causationid or frame.id}"
     lane = (name, rank, session)
     if lane not in lane_ids:

@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Final, NamedTuple, NoReturn
 
 from onceward.core.accept.policy import InboxPolicy, ParsedFrame
-from onceward.core.send import requests
 from onceward.errors import InvalidMessage, Refused
 from onceward.message.clock import Millis
 from onceward.message.frame import EDITS, Frame, body_size
@@ -30,7 +29,7 @@ from onceward.message.parcel import (
     generation_of,
     refuse_damaged,
 )
-from onceward.message.vocabulary import reason_text
+from onceward.message.vocabulary import QUESTION, reason_text
 
 ID: Final = attrgetter("id")
 REASON: Final = attrgetter("reason")
@@ -163,7 +162,7 @@ def parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> Parse
     named, extra = (carried.id, sender, policy.agent), frame.__pydantic_extra__
     if (frame.id, frame.sender, frame.recipient) != named or (extra and EDITS in extra):
         return ParsedFrame(carried, None, _mismatch(frame, carried, sender))
-    reply = frame.kind == requests.QUESTION  # a question that its reply may not follow
+    reply = frame.kind == QUESTION  # a question that its reply may not follow
     if frame.hops + reply > policy.max_hops:
         detail = f"{frame.hops} messages led to it; the limit is {policy.max_hops}"
         return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))

@@ -39,11 +39,12 @@ from onceward.core.handle.invoke import (
 from onceward.core.handle.loop_watch import LATE, LoopCall
 from onceward.core.handle.signatures import Handler, Handlers, await_with, call_with
 from onceward.core.handle.steps import CONTEXT, HandlerDeps
+from onceward.core.rows import tickets
 from onceward.core.rows.inbox import is_cancelled
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import engine_loop as engine
-from onceward.core.send import requests
-from onceward.core.send.requests import Suspended
+from onceward.core.send import tasks
+from onceward.core.send.call_parts import Suspended
 from onceward.errors import InvalidMessage, OncewardError, RequestFailed
 from onceward.file import forks
 from onceward.hooks import Attempt
@@ -377,7 +378,7 @@ class MessageAttempt(HandlerAttempt):
         if context._parts:
             context._end_call()
         [leased] = self.leased
-        if requests.NAMES_CALLER in leased.frame and requests.task_of(leased) is not None:
+        if tasks.NAMES_CALLER in leased.frame and tasks.task_of(leased) is not None:
             context._report(value)
         elif value is not None or self.ready.handler.rules.keep_result:
             self._answer(value, leased)
@@ -396,7 +397,9 @@ class MessageAttempt(HandlerAttempt):
         elif self.ready.handler.rules.keep_result and keep_for:
             payload = encode(value)
             size = self.deps.outbox.composer.check_size(value, payload)
-            requests.keep_result(self.commits.join(), leased, payload, size, keep_for=keep_for)
+            tx = self.commits.join()
+            until_at = tx.now + keep_for
+            tickets.keep_result(tx, leased, payload, size=size, until_at=until_at)
 
     def suspend(self, waiting: Suspended) -> Sequence[Settlement]:
         """Store that the handler waits, with its requests; it is called again from its start."""
@@ -461,9 +464,9 @@ def tell(
     """
     try:
         for each, settlement in zip(leased, ended, strict=True):
-            if not isinstance(settlement, RetryAt) and requests.task_of(each) is not None:
-                outcome = requests.outcome_of(settlement)
-                requests.tell(commits.join(), deps.outbox, each, outcome)
+            if not isinstance(settlement, RetryAt) and tasks.task_of(each) is not None:
+                outcome = tasks.outcome_of(settlement)
+                tasks.tell(commits.join(), deps.outbox, each, outcome)
     except OncewardError as error:
         commits.undo()
         due_at = deps.db.now() + round(1000 * engine.MAX_IDLE_SECONDS)

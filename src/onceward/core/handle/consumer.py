@@ -6,14 +6,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import (
-    Any,
-    Final,
-    Generic,
-    Protocol,
-    TypeVar,
-    cast,
-)
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from onceward.core.end import received
 from onceward.core.end.received import SettledMessage
@@ -23,7 +16,7 @@ from onceward.core.rows import lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send import requests
+from onceward.core.send import tasks
 from onceward.errors import InvalidArgument, InvalidMessage, LeaseLost, OncewardError
 from onceward.file import file_checks
 from onceward.file.connection import UNTYPED, raise_meant
@@ -262,8 +255,8 @@ class LaneLeases:
             received.settle_handled(tx, leased)
         else:
             received.settle(tx, [SettledMessage(leased, settlement)], {})
-        if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
-            requests.tell(tx, self._deps.outbox, leased, requests.outcome_of(settlement))
+        if tasks.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
+            tasks.tell(tx, self._deps.outbox, leased, tasks.outcome_of(settlement))
         tx.after_commit(partial(self._notify_freed, leased.lane.lane_id))
 
     def _notify_freed(self, lane_id: int) -> None:

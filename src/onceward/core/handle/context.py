@@ -13,19 +13,12 @@ from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithStep
 from onceward.core.rows.inbox import is_cancelled
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
-from onceward.core.send import requests
+from onceward.core.send import tasks
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
-from onceward.core.send.call_parts import CallParts
+from onceward.core.send.call_parts import CallParts, Suspended
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.requests import (
-    PROGRESS,
-    QUESTION,
-    HandlerRequests,
-    MadeRequest,
-    Suspended,
-    WithReplies,
-)
+from onceward.core.send.requests import HandlerRequests, MadeRequest, WithReplies
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
@@ -33,6 +26,7 @@ from onceward.message.frame import Frame
 from onceward.message.options import MessageOptions, PublishOptions, SendOptions, reply_options
 from onceward.message.record import Ticket
 from onceward.message.times import Span
+from onceward.message.vocabulary import PROGRESS, QUESTION
 
 if TYPE_CHECKING:
     from onceward.core.handle.commit_batch import HandlerCommitBatch
@@ -127,11 +121,11 @@ class Context(CallParts, WithSteps, WithReplies):
     def _report(self, answer: object) -> None:
         """Report to the caller of a dispatched task, with the processed mark, that it is done."""
         result = None if answer is None else encode(answer).text
-        requests.tell(
+        tasks.tell(
             self._group.join(),
             self._outbox,
             self._leased,
-            requests.TaskOutcome("done", None, result),
+            tasks.TaskOutcome("done", None, result),
         )
 
     def _request(

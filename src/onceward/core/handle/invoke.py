@@ -16,7 +16,7 @@ from onceward.core.handle.loop_watch import CALL, LOOK, LoopCall
 from onceward.core.handle.signatures import Around
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import OnWorker, carried
-from onceward.core.send.requests import Suspended, cause_of_group
+from onceward.core.send.call_parts import Suspended
 from onceward.errors import (
     Drop,
     ForkedProcess,
@@ -130,6 +130,17 @@ def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
     if not own_thread or isinstance(error, Exception | Suspended):
         return error
     return RuntimeError(f"the handler raised {safe_repr(error)}")
+
+
+def cause_of_group(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return why tasks ended: the failure, the handler's reason, or the request it awaits."""
+    ends, failed = group.split((HandlerSignal, Suspended))
+    if ends is None or failed is not None:
+        return failed or group
+    cause: BaseException = ends.subgroup(HandlerSignal) or ends
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return cause
 
 
 def log_failure(

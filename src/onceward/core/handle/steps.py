@@ -19,8 +19,7 @@ from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, awaitable
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.send.block import Transaction
-from onceward.core.send.call_parts import CallPart
-from onceward.core.send.requests import Suspended
+from onceward.core.send.call_parts import CallPart, Suspended
 from onceward.file.transaction import StoreTransaction
 from onceward.message.options import StepOptions
 from onceward.message.times import Span

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from onceward.file.transaction import StoreTransaction
+from onceward.message.body import Payload
 from onceward.message.clock import Millis
+from onceward.message.vocabulary import LeaseInfo
 
 OPEN: Final = """
 INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at,
@@ -111,7 +113,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 RETURNING seq
 """
 FORGET_RESULTS: Final = "DELETE FROM _onceward_results WHERE seq <= ?"
+RESULTS_OF_FILE: Final = 10_000
+"""Maximum kept results of a file."""
 RESULT_BYTES: Final = 64 << 20
+"""Maximum total size of the kept results of a file after a round of maintenance."""
 PRUNE_RESULTS: Final = f"""
 DELETE FROM _onceward_results
  WHERE seq IN (SELECT seq
@@ -192,10 +197,13 @@ def pass_on(tx: StoreTransaction, dead_letter: int, asker: int) -> None:
     tx.run(HAND_OVER, {"asker": asker, "seq": dead_letter})
 
 
-def keep_result(tx: StoreTransaction, row: tuple[Any, ...], *, most: int) -> None:
-    """Keep the result of a handled message, and forget those beyond the *most* newest."""
+def keep_result(
+    tx: StoreTransaction, of: LeaseInfo, value: Payload, *, size: int, until_at: Millis
+) -> None:
+    """Keep what the handler of a message returned; forget the oldest if there are too many."""
+    row = (of.sender, of.id, tx.now, until_at, size, value.media, value.text)
     [(seq,)] = tx.rows(KEEP_RESULT, row)
-    tx.run(FORGET_RESULTS, (seq - most,))
+    tx.run(FORGET_RESULTS, (seq - RESULTS_OF_FILE,))
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from onceward.core.end.sent import ID
-from onceward.core.rows import outbox
+from onceward.core.rows import outbox, tickets
 from onceward.core.send import limits
 from onceward.core.send.compose import Composer, Fanout, OutgoingMessage, SendResult
 from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, Hold
-from onceward.errors import Conflict
+from onceward.errors import Conflict, InvalidMessage
 from onceward.file.connection import ConstraintError, raise_meant, schema_damage
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
@@ -26,6 +26,8 @@ from onceward.message.events import Enqueued
 from onceward.message.frame import Frame
 from onceward.message.names import quoted
 from onceward.message.options import PLAIN, MessageOptions
+from onceward.message.record import Ticket
+from onceward.message.times import Span, millis
 from onceward.message.vocabulary import reason_text
 
 if TYPE_CHECKING:
@@ -49,6 +51,18 @@ COMPARED: Final = {
     "own_headers": "headers",
 }
 """Attributes of a frame that the recipient acts on, and the options that set them."""
+
+
+class Asker(NamedTuple):
+    """The handler that made a request: the request's index, and a digest of its contents."""
+
+    seq: int
+    number: int
+    digest: bytes
+
+
+NO_ASKER: Final = (None, None, None)
+"""The asker of a request that no handler made."""
 
 
 class Outbox:
@@ -390,3 +404,22 @@ def add_sent(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Store a message that enters the agent's own inbox in the same commit."""
     outbox.insert_sent(tx, message)
     bump(tx, ended_pending=1, sent=1)
+
+
+def add_request(
+    tx: StoreTransaction,
+    outbox: Outbox,
+    message: OutgoingMessage,
+    timeout: Span | None,
+    asker: Asker | None = None,
+) -> Ticket:
+    """Store a request and the ticket that waits for its reply."""
+    message_id = outbox.add(tx, message)
+    if message_id == message.id:
+        wait = None if timeout is None else millis("timeout", timeout, error=InvalidMessage)
+        deadline_at = None if wait is None else tx.now + wait
+        opened = message_id, message.session, message.recipient, tx.now, deadline_at
+        tickets.open_one(tx, *opened, *(asker or NO_ASKER))
+        if not outbox.admission.unlimited:
+            tickets.end_dropped(tx, message_id)
+    return Ticket(message_id, message.recipient)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.send.add import Outbox
+from onceward.core.send.add import Outbox, add_request
 from onceward.core.send.compose import (
     EVERY_AGENT,
     Fanout,
@@ -17,7 +17,7 @@ from onceward.core.send.compose import (
     to_everyone,
     to_subscribers,
 )
-from onceward.core.send.requests import add_request, task
+from onceward.core.send.tasks import task
 from onceward.errors import StoreError
 from onceward.file.connection import raise_meant, translate_error
 from onceward.file.group_commit import ended

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+
+
+class Suspended(BaseException):
+    """
+    Ends a call of a handler; ``except Exception`` does not catch it, as it is not a failure.
+
+    *until* is called in the transaction that stores the wait, and returns the latest time at which
+    to call the handler again.
+    """
+
+    def __init__(self, reason: str, until: Callable[[StoreTransaction], Millis]) -> None:
+        super().__init__(reason)
+        self.until = until
 
 
 class CallPart(Protocol):

@@ -1,5 +1,5 @@
 """
-Track requests that wait for a reply, and report the end of tasks to their sessions.
+Track requests that wait for a reply.
 
 A wait is stored with its request, so that it survives a restart of the asker. A handler
 ends while replies are awaited, and is called again with them.
@@ -8,71 +8,45 @@ ends while replies are awaited, and is called again with them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
 from onceward.core.rows import tickets
-from onceward.core.send.add import Outbox, add_if_possible
+from onceward.core.send.add import Asker, Outbox, add_request
+from onceward.core.send.call_parts import Suspended
 from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.tasks import HandledMessage
 from onceward.errors import (
     AnswerTimeout,
     Conflict,
-    HandlerSignal,
     InvalidArgument,
     InvalidMessage,
     LeaseLost,
     RequestCancelled,
     RequestFailed,
-    TooLarge,
 )
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
 from onceward.file.sql_parts import senders
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checked
-from onceward.message.body import BYTES, Payload, canonical, decode, encode
+from onceward.message.body import BYTES, canonical, decode, encode
 from onceward.message.clock import Millis
 from onceward.message.error_text import Hint
-from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
-from onceward.message.ids import new_id_at, new_token
-from onceward.message.options import (
-    MessageOptions,
-    SendOptions,
-    asking_options,
-    given_headers,
-    parse_options,
-    request_options,
-)
-from onceward.message.queue_modes import CALLER, WORKER_RESULT
+from onceward.message.frame import Frame
+from onceward.message.options import MessageOptions, SendOptions, asking_options, request_options
 from onceward.message.record import Ticket, ticket_id
-from onceward.message.times import Span, millis, seconds
-from onceward.message.vocabulary import (
-    AWAITS,
-    PRIORITIES,
-    Dead,
-    Done,
-    RequestState,
-    Settlement,
-    reason_of,
-)
+from onceward.message.times import Span, seconds
+from onceward.message.vocabulary import AWAITS, RequestState, reason_of
 
 T = TypeVar("T")
 LOOK_AGAIN: Final = 86_400_000
 """Milliseconds after which a handler that waits without a deadline is called again."""
-NAMES_CALLER: Final = f'"{CALLER}"'
-"""Text in the frame of every dispatched task; a body may also have it."""
 STATE: Final = "SELECT state, deadline_at FROM _onceward_pending_replies WHERE id = ?"
-PROGRESS: Final = "onceward.progress"
-"""Kind and type of a message that reports the progress of a request's handler."""
-CANCEL: Final = "onceward.cancel"
-"""Kind and type of a message that asks its recipient to cancel another message of its sender."""
-QUESTION: Final = "onceward.question"
-"""Kind of a handler's request: the message of its handler waits for the reply."""
 GET_PROGRESS: Final = "SELECT progress FROM _onceward_pending_replies WHERE id = ?"
 OF_HANDLER: Final = """
 SELECT asker_index, id, recipient, asker_digest
@@ -90,8 +64,6 @@ SELECT t.state, t.reason, t.recipient, b.frame
 """
 LOOK_WITH_DEADLINE: Final = LOOK.replace("b.frame\n", "b.frame, t.deadline_at, t.ended_at\n", 1)
 
-RESULTS_OF_FILE: Final = 10_000
-"""Maximum kept results of a file."""
 # Two senders may have chosen the same id: a message of this agent comes first, then the last one.
 RESULT: Final = """
 SELECT r.media, r.result, i.agent
@@ -118,33 +90,12 @@ NO_RESULT: Final = (
 OF_A_RUN: Final = f"processed by a run, which has its result: {Hint.RUNS}(session={{!r}})"
 
 
-class Asker(NamedTuple):
-    """The handler that made a request: the request's index, and a digest of its contents."""
-
-    seq: int
-    number: int
-    digest: bytes
-
-
-NO_ASKER: Final = (None, None, None)
-"""The asker of a request that no handler made."""
-
-
 class HandlerRequest(NamedTuple):
     """A request that an earlier call of a handler made."""
 
     id: str
     recipient: str
     digest: bytes
-
-
-class SentRequest(NamedTuple):
-    """A request that has left, for asking its recipient to cancel it."""
-
-    agent: str
-    id: str
-    recipient: str
-    session: str
 
 
 class ReplyState(NamedTuple):
@@ -158,85 +109,7 @@ class ReplyState(NamedTuple):
     """Media type and JSON of the result of a message that asked for no reply."""
 
 
-class HandledMessage(Protocol):
-    """A message that a handler is handling, as its requests and its caller need it."""
-
-    @property
-    def seq(self) -> int:
-        """Return its sequence in the inbox."""
-
-    @property
-    def sender(self) -> str:
-        """Return the agent that sent it."""
-
-    @property
-    def id(self) -> str:
-        """Return its id."""
-
-    @property
-    def session(self) -> str:
-        """Return its conversation."""
-
-    @property
-    def frame(self) -> str:
-        """Return its frame's text."""
-
-    @property
-    def intact(self) -> bool:
-        """Return whether the frame is unchanged since it was accepted."""
-
-
 # -- requests -------------------------------------------------------------------------------------
-
-
-def add_request(
-    tx: StoreTransaction,
-    outbox: Outbox,
-    message: OutgoingMessage,
-    timeout: Span | None,
-    asker: Asker | None = None,
-) -> Ticket:
-    """Store a request and the ticket that waits for its reply."""
-    message_id = outbox.add(tx, message)
-    if message_id == message.id:
-        wait = None if timeout is None else millis("timeout", timeout, error=InvalidMessage)
-        deadline_at = None if wait is None else tx.now + wait
-        opened = message_id, message.session, message.recipient, tx.now, deadline_at
-        tickets.open_one(tx, *opened, *(asker or NO_ASKER))
-        if not outbox.admission.unlimited:
-            tickets.end_dropped(tx, message_id)
-    return Ticket(message_id, message.recipient)
-
-
-def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None:
-    """Ask the recipient of a request to cancel it, if the outbox accepts one more message."""
-    key = f"{CANCEL}:{asked.id}"
-    payload = encode(reason or None)
-    headers = FrameHeaders(
-        sender=asked.agent,
-        recipient=asked.recipient,
-        type=CANCEL,
-        kind=CANCEL,
-        media=payload.media,
-        session=asked.session,
-        rank=PRIORITIES.index("critical"),
-        ordering_key=key,
-        lane=key,
-        key=key,
-        causation_id=asked.id,
-    )
-    message_id = new_id_at(tx.now, key)
-    frame = f"{render_head(frame_prefix(headers), message_id, tx.now)}{payload.text}}}"
-    message = OutgoingMessage(
-        headers=headers,
-        id=message_id,
-        recipient=asked.recipient,
-        frame=frame,
-        digest=digest(frame),
-        created_at=tx.now,
-    )
-    if add_if_possible(tx, message):
-        tickets.open_one(tx, message_id, asked.session, asked.recipient, tx.now, None, *NO_ASKER)
 
 
 def reply_state(db: Database, request: str) -> ReplyState:
@@ -279,7 +152,8 @@ def progress(db: Database, request: str) -> Any:
     rows = db.read(GET_PROGRESS, (request,))
     if not rows:
         raise _unknown(request)
-    return _plain(rows[0][0])
+    [(text,)] = rows
+    return None if text is None else json.loads(text)
 
 
 def _unknown(request: str) -> InvalidArgument:
@@ -306,15 +180,6 @@ def read_reply(ticket_id: str, found: ReplyState, reply: TypeForm[T]) -> T:
     return value
 
 
-def keep_result(
-    tx: StoreTransaction, handled: HandledMessage, value: Payload, size: int, *, keep_for: Millis
-) -> None:
-    """Keep what a handler returned, with the end of its message; delete the oldest if too many."""
-    until_at = tx.now + keep_for
-    row = (handled.sender, handled.id, tx.now, until_at, size, value.media, value.text)
-    tickets.keep_result(tx, row, most=RESULTS_OF_FILE)
-
-
 def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     """Store a handler's progress for its request; return True."""
     data = frame.data if frame.data_base64 is None else frame.data_base64
@@ -323,30 +188,6 @@ def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
 
 
 # -- requests of a handler ------------------------------------------------------------------------
-
-
-class Suspended(BaseException):
-    """
-    Ends a call of a handler; ``except Exception`` does not catch it, as it is not a failure.
-
-    *until* is called in the transaction that stores the wait, and returns the latest time at which
-    to call the handler again.
-    """
-
-    def __init__(self, reason: str, until: Callable[[StoreTransaction], Millis]) -> None:
-        super().__init__(reason)
-        self.until = until
-
-
-def cause_of_group(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return why tasks ended: the failure, the handler's reason, or the request it awaits."""
-    ends, failed = group.split((HandlerSignal, Suspended))
-    if ends is None or failed is not None:
-        return failed or group
-    cause: BaseException = ends.subgroup(HandlerSignal) or ends
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    return cause
 
 
 class MadeRequest(NamedTuple):
@@ -642,129 +483,3 @@ def _reply(request: str, found: ReplyState | AnswerTimeout, reply: TypeForm[T]) 
     if isinstance(found, AnswerTimeout):
         raise found
     return read_reply(request, found, reply)
-
-
-# -- tasks ----------------------------------------------------------------------------------------
-
-
-class EndedRun(Protocol):
-    """The run in which a task ended, as reported to its caller."""
-
-    @property
-    def id(self) -> str:
-        """Return the id of the run."""
-
-    @property
-    def partial(self) -> str | None:
-        """Return the partial result of the run, as JSON."""
-
-
-def task(
-    outbox: Outbox, caller: str, to: str, body: object, *, session: str | None, options: SendOptions
-) -> OutgoingMessage:
-    """
-    Return a task for another agent, in a separate session; its id is the dispatch id.
-
-    However the task ends there, one ``worker_result`` returns to the session *caller*.
-    """
-    named = parse_options(options)
-    spawned = f"{to}-{_session_token(to, named)}" if session is None else session
-    headers: dict[str, Any] = {**given_headers(named), CALLER: caller}
-    return outbox.compose(spawned, to, body, {**named, "headers": headers})
-
-
-def _session_token(to: str, named: MessageOptions) -> str:
-    """Return the name of a task's session; the same key or id gives the same one."""
-    chosen = named.get("message_id")
-    chosen = named.get("key") if chosen is None else chosen
-    if chosen is None:
-        return new_token()[:12]
-    return sha256(f"{to}\0{chosen}".encode(errors="surrogatepass")).hexdigest()[:12]
-
-
-def task_of(handled: HandledMessage) -> Frame | None:
-    """Return a message as a dispatched task; None if it is not one."""
-    if NAMES_CALLER not in handled.frame or not handled.intact:
-        return None
-    try:
-        frame = Frame.parse(handled.frame)
-    except InvalidMessage:
-        return None
-    return frame if isinstance(frame.headers.get(CALLER), str) else None
-
-
-def tell(
-    tx: StoreTransaction,
-    outbox: Outbox,
-    handled: HandledMessage,
-    end: TaskOutcome,
-    run: EndedRun | None = None,
-) -> None:
-    """Send the caller of a dispatched task its result; skip other messages."""
-    frame = task_of(handled)
-    if frame is None:
-        return
-    try:
-        message = _result(outbox, frame, end, run)
-    except InvalidMessage:  # it names no agent to send the result to
-        return
-    with suppress(Conflict):  # already sent: a replayed dead letter ends a second time
-        outbox.add(tx, message)
-
-
-def _result(
-    outbox: Outbox, frame: Frame, end: TaskOutcome, run: EndedRun | None
-) -> OutgoingMessage:
-    caller = str(frame.headers[CALLER])
-    body: dict[str, Any] = {
-        "dispatch_id": frame.id,
-        "session": frame.session,
-        "outcome": end.outcome,
-        "error": end.error,
-    }
-    body["run_id"] = None if run is None else run.id
-    told = {"result": _plain(end.result), "partial": _plain(None if run is None else run.partial)}
-    options = MessageOptions(
-        type=WORKER_RESULT,
-        key=f"{WORKER_RESULT}:{frame.id}",
-        in_reply_to=frame.id,
-        causation_id=frame.id,
-        hops=frame.hops + 1,
-        correlation_id=frame.correlationid,
-        headers={"dispatchid": frame.id, "spawnedsession": frame.session},
-    )
-    to = frame.replyto or frame.sender
-    outbox.composer.allow_recipient(to)
-    try:
-        return outbox.compose(caller, to, body | told, options)
-    except TooLarge:
-        return outbox.compose(
-            caller, to, body | {"result": None, "partial": None, "truncated": True}, options
-        )
-
-
-def _plain(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
-
-
-class TaskOutcome(NamedTuple):
-    """The end of a task, as reported to its caller."""
-
-    outcome: str
-    """done, failed, aborted, dropped, expired, cancelled, refused or undelivered."""
-    error: str | None = None
-    result: str | None = None
-
-
-def outcome_of(settlement: Settlement, result: str | None = None) -> TaskOutcome:
-    """Return the outcome of a settlement for the caller of a task."""
-    match settlement:
-        case Dead(reason="overflow", error=error):
-            return TaskOutcome("refused", error)
-        case Dead(reason=reason, error=error):
-            return TaskOutcome("failed", f"{reason}: {error}")
-        case Done(outcome="processed"):
-            return TaskOutcome("done", None, result)
-        case Done(outcome=outcome):
-            return TaskOutcome(outcome)
-    return TaskOutcome("aborted")

@@ -10,12 +10,14 @@ from onceward.core.accept.policy import Prepare
 from onceward.core.end import received, sent
 from onceward.core.rows import dedup, receipts, tickets
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send.requests import SentRequest, ask_to_cancel
+from onceward.core.send.add import NO_ASKER, add_if_possible
+from onceward.core.send.compose import OutgoingMessage
 from onceward.file.transaction import StoreTransaction
-from onceward.message.frame import Frame
-from onceward.message.ids import OWN_ID
+from onceward.message.body import encode
+from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
+from onceward.message.ids import OWN_ID, new_id_at
 from onceward.message.parcel import UNANSWERED, Receipt
-from onceward.message.vocabulary import reason_text
+from onceward.message.vocabulary import CANCEL, PRIORITIES, reason_text
 
 CANCELLED: Final = "cancelled"
 """A recipient's decision: the message is cancelled."""
@@ -53,6 +55,15 @@ class ArrivedMessage(NamedTuple):
     def known_as(self) -> str | None:
         """Return how it ended, otherwise its state; None for one that never came."""
         return self.outcome or self.state
+
+
+class SentRequest(NamedTuple):
+    """A request that has left, for asking its recipient to cancel it."""
+
+    agent: str
+    id: str
+    recipient: str
+    session: str
 
 
 class Canceller:
@@ -124,3 +135,34 @@ class Canceller:
 def cancel_reason(said: object) -> str:
     """Return the reason of a cancelled message as it is stored."""
     return reason_text("cancelled", said[:200] if isinstance(said, str) else "")
+
+
+def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None:
+    """Ask the recipient of a request to cancel it, if the outbox accepts one more message."""
+    key = f"{CANCEL}:{asked.id}"
+    payload = encode(reason or None)
+    headers = FrameHeaders(
+        sender=asked.agent,
+        recipient=asked.recipient,
+        type=CANCEL,
+        kind=CANCEL,
+        media=payload.media,
+        session=asked.session,
+        rank=PRIORITIES.index("critical"),
+        ordering_key=key,
+        lane=key,
+        key=key,
+        causation_id=asked.id,
+    )
+    message_id = new_id_at(tx.now, key)
+    frame = f"{render_head(frame_prefix(headers), message_id, tx.now)}{payload.text}}}"
+    message = OutgoingMessage(
+        headers=headers,
+        id=message_id,
+        recipient=asked.recipient,
+        frame=frame,
+        digest=digest(frame),
+        created_at=tx.now,
+    )
+    if add_if_possible(tx, message):
+        tickets.open_one(tx, message_id, asked.session, asked.recipient, tx.now, None, *NO_ASKER)

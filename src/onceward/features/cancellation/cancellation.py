@@ -13,8 +13,7 @@ from onceward.core.handle.steps import CONTEXT
 from onceward.core.rows import outbox
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send import requests
-from onceward.core.send.requests import CANCEL
+from onceward.core.send.add import add_request
 from onceward.errors import InvalidArgument
 from onceward.features.cancellation.arrived import TOO_LATE, cancel_reason
 from onceward.file.sql_parts import senders
@@ -24,6 +23,7 @@ from onceward.message.options import MessageOptions
 from onceward.message.parcel import UNANSWERED
 from onceward.message.record import Cancellation, Cancellations
 from onceward.message.times import Span, seconds
+from onceward.message.vocabulary import CANCEL
 
 SENT: Final = """
 SELECT o.recipient, o.session, o.state, o.created_at
@@ -196,7 +196,7 @@ class Cancelling:
             ordering_key=_key(message_id),
         )
         message = self._outbox.compose(row.session, row.recipient, reason or None, options)
-        requests.add_request(tx, self._outbox, message, None)
+        add_request(tx, self._outbox, message, None)
 
     def _decision(self, message_id: str) -> Cancellation | None:
         """Return the recipient's decision; None while it is awaited."""

@@ -24,7 +24,8 @@ from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.core.send.call_parts import CallParts
 from onceward.core.send.compose import OutgoingMessage, to_subscribers
-from onceward.core.send.requests import QUESTION, HandlerRequests, WithReplies, task
+from onceward.core.send.requests import HandlerRequests, WithReplies
+from onceward.core.send.tasks import task
 from onceward.errors import RunLost
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
@@ -39,7 +40,7 @@ from onceward.message.options import (
 )
 from onceward.message.record import Ticket
 from onceward.message.times import Span
-from onceward.message.vocabulary import QueueMode
+from onceward.message.vocabulary import QUESTION, QueueMode
 
 T = TypeVar("T")
 M = TypeVar("M", bound=ReceivedMessage[Any])

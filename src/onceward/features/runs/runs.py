@@ -13,11 +13,11 @@ from onceward.core.rows import drops, inbox, lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send import requests
+from onceward.core.send import tasks
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.requests import TaskOutcome
+from onceward.core.send.tasks import TaskOutcome
 from onceward.errors import RunLost
 from onceward.features.runs import session_queues
 from onceward.file import file_checks
@@ -543,7 +543,7 @@ class RunCompletion:
         done = Done(reason=reason_text("delivered to an aborted run", cause)[:500])
         received.apply_settlements(tx, [SettledMessage(message, done) for message in messages])
         for message in messages:
-            requests.tell(tx, self._outbox, message, TaskOutcome("aborted", cause), run)
+            tasks.tell(tx, self._outbox, message, TaskOutcome("aborted", cause), run)
 
     def conclude(
         self,
@@ -557,9 +557,9 @@ class RunCompletion:
         """Settle messages; send the callers of ended tasks their results."""
         received.apply_settlements(tx, ended)
         for leased, settlement in ended:
-            if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
-                end = requests.outcome_of(settlement, result)
-                requests.tell(tx, self._outbox, leased, end, run)
+            if tasks.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
+                end = tasks.outcome_of(settlement, result)
+                tasks.tell(tx, self._outbox, leased, end, run)
         self._emitter.lease_ended(tx, ended, took)
 
 

@@ -32,7 +32,7 @@ from onceward.core.run.engine_loop import EngineLoop, lane_reaper
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.run.threads import engine_threads
 from onceward.core.send.block import Transaction
-from onceward.core.send.requests import Suspended
+from onceward.core.send.call_parts import Suspended
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, StoreClosed
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.run import AsyncRun, Run

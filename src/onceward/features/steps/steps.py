@@ -27,7 +27,7 @@ from onceward.core.handle.steps import (
 )
 from onceward.core.run.async_face import OffLoop, on_thread
 from onceward.core.send.block import Transaction
-from onceward.core.send.requests import Suspended
+from onceward.core.send.call_parts import Suspended
 from onceward.errors import (
     AnswerTimeout,
     Drop,
