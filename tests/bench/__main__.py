@@ -24,9 +24,17 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, help="where the files lie: the disk under it is measured"
     )
+    parser.add_argument(
+        "--page", action="store_true", help="write the rows into docs/reference/benchmarks.md"
+    )
     asked = parser.parse_args()
     return run(
-        asked.case, json=asked.json, seconds=asked.seconds, size=asked.size, folder=asked.folder
+        asked.case,
+        json=asked.json,
+        seconds=asked.seconds,
+        size=asked.size,
+        folder=asked.folder,
+        page=asked.page,
     )
 
 

@@ -26,6 +26,7 @@ def run(
     seconds: float | None = None,
     size: int | None = None,
     folder: Path | None = None,
+    page: bool = False,
 ) -> int:
     """
     Measure one case and print its rows.
@@ -39,6 +40,8 @@ def run(
         seconds: Length of one lap; short laps also shrink the sizes, for a quick look.
         size: Number of messages, where a case has one.
         folder: Where the files lie; the disk under it is what is measured.
+        page: Write the rows into the page that shows the figures, beside those of other builds of
+            Python.
 
     """
     if case == "report":
@@ -55,6 +58,11 @@ def run(
             f"no case is called {case!r}: there are {', '.join(CASES | SPARK_CASES)}, and report\n"
         )
         return UNKNOWN
+    if page:
+        from tests.bench.report import merged  # noqa: PLC0415 - as above
+
+        merged(rows(case, seconds=seconds, size=size, folder=folder))
+        return DONE
     for row in rows(case, seconds=seconds, size=size, folder=folder):
         sys.stdout.write(f"{jsonlib.dumps(row) if json else line(row)}\n")
         sys.stdout.flush()

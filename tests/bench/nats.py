@@ -14,69 +14,74 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.rivals import BATCH, LEAST, Rival
+from tests.bench.rivals import BATCH, Queue, Rival, closing
 from tests.ports import free_port
 
 CONFIG: Final = (
     'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{store}", sync_interval: always }}\n'
 )
 START_FOR: Final = 10.0
+FETCH_FOR: Final = 0.05
 
 
-class JetStream:
+class JetStream(Queue):
     """A durable pull consumer of one stream; publishes are confirmed, acknowledgements too."""
 
     name = "NATS JetStream"
     durability = "file store, sync_interval: always"
-    promise = LEAST
+    waits = "a fetch that waits at the server"
 
-    def __init__(self, runner: asyncio.Runner, url: str, body: str) -> None:
-        self._runner, self._body = runner, body.encode()
-        runner.run(self._open(url))
+    def __init__(self, url: str, body: str) -> None:
+        self._runner, self._body = asyncio.Runner(), body.encode()
+        self._runner.run(self._open(url))
 
     async def _open(self, url: str) -> None:
         self._nats = await importlib.import_module("nats").connect(url)
+        self._none = importlib.import_module("nats.errors").TimeoutError
         self._stream = self._nats.jetstream()
         await self._stream.add_stream(name="bench", subjects=["bench"])
         self._consumer: Any = await self._stream.pull_subscribe("bench", durable="bench")
 
-    def cycle(self) -> None:
-        """Publish, fetch one, acknowledge it and wait for the confirmation."""
-        self._runner.run(self._cycle())
+    def put(self, count: int) -> None:
+        """Publish up to a hundred at a time."""
+        for first in range(0, count, BATCH):
+            self._runner.run(self._publish(min(BATCH, count - first)))
 
-    async def _cycle(self) -> None:
-        await self._stream.publish("bench", self._body)
-        [message] = await self._consumer.fetch(1)
-        await message.ack_sync()
+    async def _publish(self, count: int) -> None:
+        await asyncio.gather(*(self._stream.publish("bench", self._body) for _ in range(count)))
 
-    def stream(self, count: int) -> None:
-        """Publish a hundred at a time, fetch a hundred at a time, acknowledge together."""
-        self._runner.run(self._many(count))
+    def take(self, most: int) -> int:
+        """
+        Fetch one, then what waits behind it; acknowledge together with confirmations.
 
-    async def _many(self, count: int) -> None:
-        for _ in range(0, count, BATCH):
-            await asyncio.gather(*(self._stream.publish("bench", self._body) for _ in range(BATCH)))
-        for _ in range(0, count, BATCH):
-            left = BATCH
-            while left:
-                found = await self._consumer.fetch(left)
-                await asyncio.gather(*(message.ack_sync() for message in found))
-                left -= len(found)
+        A fetch of many waits for all of them.
+        """
+        return self._runner.run(self._take(most))
+
+    async def _take(self, most: int) -> int:
+        try:
+            found = await self._consumer.fetch(1, timeout=FETCH_FOR)
+        except self._none:
+            return 0
+        if waiting := min(most - 1, found[0].metadata.num_pending):
+            found += await self._consumer.fetch(waiting, timeout=FETCH_FOR)
+        await asyncio.gather(*(message.ack_sync() for message in found))
+        return len(found)
+
+    def wait(self) -> None:
+        """Fetch again: the server has already waited."""
 
     def close(self) -> None:
         """Leave the server."""
         self._runner.run(self._nats.close())
+        self._runner.close()
 
 
 @contextmanager
 def jetstream(folder: Path, body: str) -> Iterator[Rival]:
     """Start a server for a block; raises ImportError where server or client is missing."""
-    with server(folder) as url, asyncio.Runner() as runner:
-        made = JetStream(runner, url, body)
-        try:
-            yield made
-        finally:
-            made.close()
+    with server(folder) as url, closing(JetStream, url, body) as made:
+        yield made
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import importlib
 import shutil
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -15,52 +15,54 @@ from typing import Any, Final
 
 from tests.bench.crew import LONGEST
 from tests.bench.nats import await_port
-from tests.bench.rivals import BATCH, LEAST, Opened, Rival
+from tests.bench.rivals import BATCH, LEAST, Opened, Queue, Rival, closing
 from tests.ports import free_port
 
 SYNCED: Final = "appendonly, appendfsync always: synced before each answer"
 CONFIG: Final = (
     'port {port}\nbind 127.0.0.1\ndir "{folder}"\nappendonly yes\nappendfsync always\nsave ""\n'
 )
+READ_FOR_MS: Final = 50
 PROGRAMS: Final = ("redis-server", "valkey-server")
 
 
-class Streams:
+class Streams(Queue):
     """A stream with one consumer group; an entry is deleted once it is acknowledged."""
 
     name = "redis streams by hand"
     durability = SYNCED
-    promise = LEAST
+    waits = "a read that waits at the server"
 
     def __init__(self, url: str, body: str) -> None:
-        self._redis = importlib.import_module("redis").Redis.from_url(url)
+        redis = importlib.import_module("redis")
+        self._redis = redis.Redis.from_url(url)
         self._entry = {"body": body}
-        self._redis.xgroup_create("bench", "readers", id="0", mkstream=True)
+        with suppress(redis.ResponseError):  # the other process has created it
+            self._redis.xgroup_create("bench", "readers", id="0", mkstream=True)
 
-    def _take(self, most: int) -> int:
-        [(_, found)] = self._redis.xreadgroup("readers", "one", {"bench": ">"}, count=most)
-        ids = [entry_id for entry_id, _ in found]
-        ending = self._redis.pipeline(transaction=True)
-        ending.xack("bench", "readers", *ids)
-        ending.xdel("bench", *ids)
-        ending.execute()
-        return len(ids)
-
-    def cycle(self) -> None:
-        """Add, read, acknowledge and delete."""
-        self._redis.xadd("bench", self._entry)
-        self._take(1)
-
-    def stream(self, count: int) -> None:
-        """Add a hundred in a pipeline, read and acknowledge a hundred at a time."""
-        for _ in range(0, count, BATCH):
+    def put(self, count: int) -> None:
+        """Add up to a hundred in a pipeline."""
+        for first in range(0, count, BATCH):
             adding = self._redis.pipeline(transaction=False)
-            for _ in range(BATCH):
+            for _ in range(min(BATCH, count - first)):
                 adding.xadd("bench", self._entry)
             adding.execute()
-        left = count
-        while left:
-            left -= self._take(min(BATCH, left))
+
+    def take(self, most: int) -> int:
+        """Read, acknowledge and delete."""
+        read = self._redis.xreadgroup(
+            "readers", "one", {"bench": ">"}, count=most, block=READ_FOR_MS
+        )
+        ids = [entry_id for _, found in read for entry_id, _ in found]
+        if ids:
+            ending = self._redis.pipeline(transaction=True)
+            ending.xack("bench", "readers", *ids)
+            ending.xdel("bench", *ids)
+            ending.execute()
+        return len(ids)
+
+    def wait(self) -> None:
+        """Read again: the server has already waited."""
 
     def close(self) -> None:
         """Leave the server."""
@@ -192,12 +194,8 @@ class Taskiq:
 
 @contextmanager
 def _opened(kind: Callable[[str, str], Rival], folder: Path, body: str) -> Iterator[Rival]:
-    with server(folder) as url:
-        made = kind(url, body)
-        try:
-            yield made
-        finally:
-            made.close()
+    with server(folder) as url, closing(kind, url, body) as made:
+        yield made
 
 
 @contextmanager

@@ -7,9 +7,9 @@ JetStream, whose consumer keeps nothing and only acknowledges.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ def over_nats(plan: Plan) -> Iterator[Result]:
         server(bare) as url,
         running(listen, ours, url),
         running(receive, files, "safe"),
-        asyncio.Runner() as runner,
+        closing(JetStream(url, note().model_dump_json())) as rival,
         Postbox(
             ours / "alice.db",
             agent="alice",
@@ -48,7 +48,6 @@ def over_nats(plan: Plan) -> Iterator[Result]:
         Postbox(files / "alice.db", agent="alice", max_pending=UNBOUNDED) as by_file,
     ):
         box.peers.add("bob", f"{url}/bob")
-        rival = JetStream(runner, url, note().model_dump_json())
         plan.settle()
         rounds = min(ROUNDS, plan.rounds)
         beside = alternate(lambda: lap(box, size), lambda: lap(by_file, size), rounds=rounds)
@@ -56,7 +55,6 @@ def over_nats(plan: Plan) -> Iterator[Result]:
         few = max(BATCH, size // 5 // BATCH * BATCH)
         beside = alternate(lambda: lap(box, size), lambda: stream(rival, few), rounds=rounds)
         yield compare("nats", beside, durability=SYNCED, goals=BESIDE_BARE, beside="bare JetStream")
-        rival.close()
 
 
 def stream(rival: JetStream, size: int) -> Lap:

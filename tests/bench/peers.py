@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from tests.bench.apart import apart, missing, over
+from tests.bench.commits import commits_of
 from tests.bench.crew import until
 from tests.bench.mail import UNBOUNDED, Note, note
 from tests.bench.measure import Result, repeat
@@ -28,10 +30,6 @@ from onceward import Agent, Postbox
 STREAM: Final = 2000
 ROUNDS: Final = 3
 OURS: Final = "onceward"
-OPENERS: Final[dict[str, Callable[[Path, str], Opened]]] = (
-    LOCAL | {"DBOS on SQLite": dbos} | ON_REDIS | {"NATS JetStream": jetstream}
-)
-
 itself: Final = Agent("itself")
 
 
@@ -85,52 +83,61 @@ def onceward(folder: Path, body: str) -> Iterator[Rival]:
         yield Onceward(box, streaming)
 
 
+OPENERS: Final[dict[str, Callable[[Path, str], Opened]]] = (
+    {OURS: onceward} | LOCAL | {"DBOS on SQLite": dbos} | ON_REDIS | {"NATS JetStream": jetstream}
+)
+
+
 @dataclass(slots=True)
-class _Rates:
+class _Measured:
+    rival: Rival
+    folder: Path
     cycles: list[float] = field(default_factory=list)
     streams: list[float] = field(default_factory=list)
 
+    def lap(self, plan: Plan, count: int) -> None:
+        """Measure one by one, then a stream."""
+        self.cycles.append(repeat(self.rival.cycle, plan.lap_for).rate)
+        began = time.perf_counter()
+        self.rival.stream(count)
+        self.streams.append(count / (time.perf_counter() - began))
+
 
 def peers(plan: Plan) -> Iterator[Result]:
-    """Measure every system that is installed, ours first, in turns; name the ones that are not."""
+    """Measure every system that is installed, in turns; name the ones that are not."""
     count = -(-plan.messages(STREAM, per_second=5000) // BATCH) * BATCH
-    body = note().model_dump_json()
+    absent = dict[str, ImportError]()
     with ExitStack() as stack:
-        rivals = [stack.enter_context(onceward(plan.room(OURS), body))]
-        missing = dict[str, ImportError]()
+        found = list[_Measured]()
         for name, opener in OPENERS.items():
+            folder = plan.room(name.replace(" ", "-"))
             try:
-                rivals.append(stack.enter_context(opener(plan.room(name.replace(" ", "-")), body)))
+                rival = stack.enter_context(opener(folder, note().model_dump_json()))
+                found.append(_Measured(rival, folder))
             except ImportError as error:
-                missing[name] = error
+                absent[name] = error
         plan.settle()
-        rates = _measured(rivals, count, plan)
-    yield from (_row(rival, rates[rival.name], rates[OURS]) for rival in rivals)
-    for name, reason in missing.items():
-        why = f"not installed ({reason}): pip install 'onceward[bench]'"
-        yield Result(case="peers", durability="", more={"system": name, "skipped": why})
+        for _ in range(min(ROUNDS, plan.rounds)):
+            for each in found:
+                each.lap(plan, count)
+        yield from (_row(each, found[0]) for each in found)
+    for name, reason in absent.items():
+        yield missing("peers", name, reason)
+    yield from apart(plan, count)
 
 
-def _measured(rivals: list[Rival], count: int, plan: Plan) -> dict[str, _Rates]:
-    rates = {rival.name: _Rates() for rival in rivals}
-    for _ in range(min(ROUNDS, plan.rounds)):
-        for rival in rivals:
-            rates[rival.name].cycles.append(repeat(rival.cycle, plan.lap_for).rate)
-            began = time.perf_counter()
-            rival.stream(count)
-            rates[rival.name].streams.append(count / (time.perf_counter() - began))
-    return rates
-
-
-def _row(rival: Rival, theirs: _Rates, ours: _Rates) -> Result:
-    cycles, streams = median(theirs.cycles), median(theirs.streams)
+def _row(theirs: _Measured, ours: _Measured) -> Result:
     more = {
-        "system": rival.name,
-        "promise": rival.promise,
-        "stream_rate": streams,
-        "ours_over_theirs": median(a / b for a, b in zip(ours.cycles, theirs.cycles, strict=True)),
-        "stream_ours_over_theirs": median(
-            a / b for a, b in zip(ours.streams, theirs.streams, strict=True)
-        ),
+        "system": theirs.rival.name,
+        "promise": theirs.rival.promise,
+        "stream_rate": median(theirs.streams),
+        "commits": commits_of(theirs.rival.cycle, theirs.folder),
+        "ours_over_theirs": over(ours.cycles, theirs.cycles),
+        "stream_ours_over_theirs": over(ours.streams, theirs.streams),
     }
-    return Result(case="peers", durability=rival.durability, rate=cycles, more=more)
+    return Result(
+        case="peers",
+        durability=theirs.rival.durability,
+        rate=median(theirs.cycles),
+        more=more,
+    )

@@ -35,7 +35,7 @@ FOOTNOTE: Final = "If a process is killed, a message takes effect:"
 
 def plot(rows: Sequence[dict[str, Any]]) -> str:
     """Return the picture of these rows; an empty one where no systems were compared."""
-    found = [row for row in rows if row["case"] == "peers" and row["rate"]]
+    found = _of_one_build([row for row in rows if row["case"] == "peers" and row["rate"]])
     found.sort(key=lambda row: -row["rate"])
     height = TOP + STEP * len(found) + FOOT
     parts = [
@@ -47,6 +47,11 @@ def plot(rows: Sequence[dict[str, Any]]) -> str:
     for place, row in enumerate(found):
         parts += _bar(row, TOP + STEP * place, found[0]["rate"])
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _of_one_build(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of the build of Python that comes first."""
+    return [row for row in rows if row.get("machine") == rows[0].get("machine")]
 
 
 def svg(height: int, title: str, style: str) -> list[str]:

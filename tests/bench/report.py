@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,10 +30,11 @@ machine move by half
 between minutes and ratios of neighbours do not. Bodies are typed messages of 512 bytes of JSON.
 
 Measured on {machine}.
-All rows are of one run, and the speed of a shared machine moves: compare within a table. Run one
+The speed of a shared machine moves: compare within a table, whose rows are of one run for each \
+build of Python. Run one
 case on your machine with `python -m tests.bench send` (`--json` for one object per row, \
-`--folder` to choose the disk), or
-all of them with `report`, which writes this page.
+`--folder` to choose the disk, `--page` to write its
+rows into this page), or all of them with `report`, which writes this page.
 
 A Python that was not compiled with `--enable-optimizations` runs our code 8 to 16 % slower, \
 and SQLite as fast.
@@ -245,7 +246,8 @@ the parts add up. See \
         cases=("peers",),
         prose="""Enqueue, consume and acknowledge in one process: one by one (`rate`, \
 full cycles per second), and as a
-stream, as quickly as each library lets one. Redis and NATS are servers beside it, and celery's \
+stream, as quickly as each library lets one. `commits` is how many transactions a message takes \
+one by one, read from the files. Redis and NATS are servers beside it, and celery's \
 and taskiq's workers are in it; DBOS starts a
 workflow for each message. `pip install 'onceward[bench]'` brings them all. \
 `ours_over_theirs` compares neighbours in time. \
@@ -253,6 +255,18 @@ Ours does more for a
 message: two boxes, a parcel, a handler's transaction and a receipt. These are other products, \
 none wins at everything,
 and the durability beside each is part of the number.""",
+    ),
+    Section(
+        title="Other queues, in two processes",
+        cases=("peers-apart",),
+        prose="""The same systems, with a process that enqueues and another one that consumes and \
+acknowledges; `waits` says how
+that one learns of a message, its cheapest way on this page. One by one, the next message is \
+enqueued when the first process has been told that
+the last one is acknowledged. Two agents have a file each, and the outcome comes back to the \
+sender's; other systems share one file or one
+server. To measure these two tables with another build of Python, run \
+`python -m tests.bench peers --page` with it.""",
     ),
 )
 
@@ -262,14 +276,36 @@ HIDDEN: Final = {"case", "goals", "machine"}
 
 def measured(rows: Iterable[dict[str, Any]], folder: Path = FOLDER) -> None:
     """Take the rows as they come, say each, and write rows, page and plot into *folder*."""
-    kept: list[dict[str, Any]] = []
+    _write(list(_said(rows)), folder)
+
+
+def merged(rows: Iterable[dict[str, Any]], folder: Path = FOLDER) -> None:
+    """
+    Do the same with the rows of one case, beside the other rows of the page.
+
+    They take the place of those that are of the same case and build of Python.
+    """
+    found = list(_said(rows))
+    new = {_source(row) for row in found}
+    kept = json.loads((folder / NAMES["rows"]).read_text(encoding="utf-8"))
+    _write([*(row for row in kept if _source(row) not in new), *found], folder)
+
+
+def _said(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         sys.stdout.write(f"{line(row)}\n")
         sys.stdout.flush()
-        kept.append(row)
-    (folder / NAMES["rows"]).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    for name, text in written(kept).items():
+        yield row
+
+
+def _write(rows: list[dict[str, Any]], folder: Path) -> None:
+    (folder / NAMES["rows"]).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    for name, text in written(rows).items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def _source(row: dict[str, Any]) -> tuple[str, str]:
+    return row["case"], row["machine"].get("build", "")
 
 
 def written(rows: list[dict[str, Any]]) -> dict[str, str]:
@@ -286,7 +322,14 @@ def written(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return rows as a Markdown table: the columns that any of them fills, then the goals."""
+    """
+    Return rows as a Markdown table: the columns that any of them fills, then the goals.
+
+    Rows of several builds of Python name theirs.
+    """
+    builds = [_python(row["machine"]) for row in rows]
+    if len(set(builds)) > 1:
+        rows = [row | {"python": build} for row, build in zip(rows, builds, strict=True)]
     columns = list(
         dict.fromkeys(
             name
@@ -317,9 +360,12 @@ def _goals(row: dict[str, Any]) -> str:
 
 def _machine(facts: dict[str, Any]) -> str:
     disk = f"{facts['filesystem']} ({facts['sync_ms']} ms per synced write)"
-    build = facts.get("build", "build unknown")
-    software = f"Python {facts['python']} ({build}), apsw {facts['apsw']}"
+    software = f"Python {_python(facts)}, apsw {facts['apsw']}"
     return (
         f"{facts['cpus']} cores, {facts['system']}, {disk},\n"
         f"{facts['scheduler']} scheduling, {software}"
     )
+
+
+def _python(facts: dict[str, Any]) -> str:
+    return f"{facts['python']} ({facts.get('build', 'build unknown')})"

@@ -1,15 +1,19 @@
 """
-Other local queues, each behind the same three verbs.
+Other local queues, each behind the same verbs.
 
-They are optional, the extra ``bench`` brings them.
+They are optional. The extra ``bench`` brings them, except honker, whose source package would be
+built, and needs Rust, wherever its binary ones do not fit.
 Each runs as durably as it can be told to; what that means stands in the row.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -29,6 +33,7 @@ UPDATE queue SET state = 1 WHERE seq IN (SELECT seq FROM queue WHERE state = 0 O
 """
 ACK: Final = "DELETE FROM queue WHERE seq = ?"
 BATCH: Final = 100
+POLL: Final = 0.001
 EXACTLY: Final = "exactly once"
 LEAST: Final = "at least once"
 MOST: Final = "at most once"
@@ -55,12 +60,55 @@ class Rival(Protocol):
         ...
 
 
-class Sqlite3:
-    """A queue by hand on the standard library's sqlite3."""
+class Queue(ABC):
+    """A system whose consumer asks for messages, in this process or in another one."""
+
+    name: str
+    durability: str
+    promise: str = LEAST
+    waits: str = "polls every millisecond"
+    """How a consumer in another process learns of a message."""
+
+    @abstractmethod
+    def __init__(self, where: Any, body: str) -> None:
+        """Open a file in a folder, or connect to a url."""
+
+    @abstractmethod
+    def put(self, count: int) -> None:
+        """Enqueue *count* messages."""
+
+    @abstractmethod
+    def take(self, most: int) -> int:
+        """Consume and acknowledge up to *most* messages that wait; return how many."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close file or connection."""
+
+    def wait(self) -> None:
+        """Wait a moment for messages, when :meth:`take` has found none."""
+        time.sleep(POLL)
+
+    def cycle(self) -> None:
+        """Enqueue, consume and acknowledge one message."""
+        self.put(1)
+        self._taken(1)
+
+    def stream(self, count: int) -> None:
+        """Enqueue all, then consume and acknowledge all."""
+        self.put(count)
+        self._taken(count)
+
+    def _taken(self, count: int) -> None:
+        while count:
+            count -= self.take(min(BATCH, count))
+
+
+class Sqlite3(Queue):
+    """A queue by hand on the standard library's sqlite3: a hundred messages per commit."""
 
     name = "sqlite3 by hand"
     durability = "WAL, synchronous=FULL: every commit synced"
-    promise = LEAST
 
     def __init__(self, folder: Path, body: str) -> None:
         self._body = body
@@ -75,99 +123,95 @@ class Sqlite3:
         self._con.executemany(sql, rows)
         self._con.execute("COMMIT")
 
-    def _take(self, count: int) -> int:
+    def put(self, count: int) -> None:
+        """Insert, and commit once per hundred."""
+        for first in range(0, count, BATCH):
+            self._commit(PUT, [(self._body,)] * min(BATCH, count - first))
+
+    def take(self, most: int) -> int:
+        """Claim in one commit, delete in another."""
         self._con.execute("BEGIN IMMEDIATE")
-        found = self._con.execute(CLAIM, (count,)).fetchall()
+        found = self._con.execute(CLAIM, (most,)).fetchall()
         self._con.execute("COMMIT")
-        self._commit(ACK, [(seq,) for seq, _ in found])
+        if found:
+            self._commit(ACK, [(seq,) for seq, _ in found])
         return len(found)
-
-    def cycle(self) -> None:
-        """Three commits."""
-        self._commit(PUT, [(self._body,)])
-        self._take(1)
-
-    def stream(self, count: int) -> None:
-        """Put, take and acknowledge a hundred messages per commit."""
-        for _ in range(0, count, BATCH):
-            self._commit(PUT, [(self._body,)] * BATCH)
-        while self._take(BATCH):
-            pass
 
     def close(self) -> None:
         """Close the file."""
         self._con.close()
 
 
-class LiteQueue:
-    """litequeue with its synchronous level raised to FULL; it knows no batches."""
+class LiteQueue(Queue):
+    """litequeue with its synchronous level raised to FULL; it takes messages one by one."""
 
     name = "litequeue"
     durability = (
         "WAL, synchronous=FULL set on its connection "
         "(its own default, NORMAL, loses commits with the power)"
     )
-    promise = LEAST
 
     def __init__(self, folder: Path, body: str) -> None:
         self._body = body
         self._queue = importlib.import_module("litequeue").LiteQueue(str(folder / "queue.db"))
         self._queue.conn.execute("PRAGMA synchronous = FULL")
 
-    def _consume(self) -> None:
-        self._queue.done(self._queue.pop().message_id)
-
-    def cycle(self) -> None:
-        """Put, pop, done."""
-        self._queue.put(self._body)
-        self._consume()
-
-    def stream(self, count: int) -> None:
-        """Put in one transaction per hundred, pop and done one by one."""
-        for _ in range(0, count, BATCH):
+    def put(self, count: int) -> None:
+        """Put one, or a hundred in one transaction."""
+        if count == 1:
+            self._queue.put(self._body)
+            return
+        for first in range(0, count, BATCH):
             with self._queue.transaction():
-                for _ in range(BATCH):
+                for _ in range(min(BATCH, count - first)):
                     self._queue.put(self._body)
-        for _ in range(0, count, BATCH):
-            for _ in range(BATCH):
-                self._consume()
+
+    def take(self, most: int) -> int:
+        """Pop, done."""
+        for taken in range(most):
+            message = self._queue.pop()
+            if message is None:
+                return taken
+            self._queue.done(message.message_id)
+        return most
 
     def close(self) -> None:
         """Close the file."""
         self._queue.conn.close()
 
 
-class PersistQueue:
+class PersistQueue(Queue):
     """persist-queue's acknowledging queue; every call commits."""
 
     name = "persist-queue"
     durability = "WAL, synchronous=FULL (its default): every call synced"
-    promise = LEAST
 
     def __init__(self, folder: Path, body: str) -> None:
         self._body = body
-        self._queue = importlib.import_module("persistqueue").SQLiteAckQueue(
-            str(folder), auto_commit=True
-        )
+        self._module = importlib.import_module("persistqueue")
+        self._queue = self._module.SQLiteAckQueue(str(folder), auto_commit=True)
 
-    def cycle(self) -> None:
-        """Put, get, ack."""
-        self._queue.put(self._body)
-        self._queue.ack(self._queue.get())
-
-    def stream(self, count: int) -> None:
-        """Put all, then get and ack each."""
+    def put(self, count: int) -> None:
+        """Put one by one."""
         for _ in range(count):
             self._queue.put(self._body)
-        for _ in range(count):
-            self._queue.ack(self._queue.get())
+
+    def take(self, most: int) -> int:
+        """Get, ack."""
+        for taken in range(most):
+            try:
+                found = self._queue.get(block=False)
+            except self._module.Empty:
+                return taken
+            self._queue.ack(found)
+        return most
 
     def close(self) -> None:
         """Close the file."""
         self._queue.close()
 
 
-class Huey:
+class Huey(Queue):
     """
     huey on SQLite: taking a task deletes it.
 
@@ -183,22 +227,21 @@ class Huey:
         self._huey = importlib.import_module("huey").SqliteHuey(
             filename=str(folder / "queue.db"), fsync=True, results=False
         )
-        self._task = self._huey.task()(_length)
+        self._task = self._huey.task(name="length")(_length)
 
-    def _consume(self) -> None:
-        self._huey.execute(self._huey.dequeue())
-
-    def cycle(self) -> None:
-        """Enqueue, dequeue, run."""
-        self._task(self._body)
-        self._consume()
-
-    def stream(self, count: int) -> None:
-        """Enqueue all, then dequeue and run each."""
+    def put(self, count: int) -> None:
+        """Enqueue one by one."""
         for _ in range(count):
             self._task(self._body)
-        for _ in range(count):
-            self._consume()
+
+    def take(self, most: int) -> int:
+        """Dequeue, run."""
+        for taken in range(most):
+            task = self._huey.dequeue()
+            if task is None:
+                return taken
+            self._huey.execute(task)
+        return most
 
     def close(self) -> None:
         """Close the file."""
@@ -209,20 +252,64 @@ def _length(body: str) -> int:
     return len(body)
 
 
-Opener = Any
-"""Takes folder and body and returns a context manager of a Rival."""
+class Honker(Queue):
+    """honker with its synchronous level raised to FULL; its watcher wakes the consumer."""
+
+    name = "honker"
+    durability = (
+        "WAL, synchronous=FULL set on its connection "
+        "(its own default, NORMAL, loses commits with the power)"
+    )
+    waits = "its watcher, which looks every millisecond"
+
+    def __init__(self, folder: Path, body: str) -> None:
+        self._db = importlib.import_module("honker").open(str(folder / "queue.db"))
+        self._body, self._loop = body, asyncio.new_event_loop()
+        with self._db.transaction() as tx:  # its only writing connection is not to be had else
+            for sql in ("COMMIT", "PRAGMA synchronous = FULL", "BEGIN IMMEDIATE"):
+                tx.execute(sql)
+        self._queue = self._db.queue("bench")
+        self._updates = self._db.update_events()
+
+    def put(self, count: int) -> None:
+        """Enqueue one, or a hundred in one transaction."""
+        for first in range(0, count, BATCH):
+            with self._db.transaction() as tx:
+                for _ in range(min(BATCH, count - first)):
+                    self._queue.enqueue(self._body, tx=tx)
+
+    def take(self, most: int) -> int:
+        """Claim in one commit, acknowledge in another."""
+        found = self._queue.claim_batch("one", most)
+        return int(self._queue.ack_batch([job.id for job in found], "one")) if found else 0
+
+    def wait(self) -> None:
+        """Wait for a commit."""
+        with suppress(TimeoutError):
+            self._loop.run_until_complete(self._update())
+
+    async def _update(self) -> None:
+        async with asyncio.timeout(50 * POLL):
+            await self._updates.__anext__()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+        self._loop.close()
+
+
+Opened = AbstractContextManager[Rival]
 
 
 @contextmanager
-def _closing(kind: Any, folder: Path, body: str) -> Iterator[Rival]:
-    made = kind(folder, body)
+def closing(kind: Callable[[Any, str], Rival], where: object, body: str) -> Iterator[Rival]:
+    """Open a system in a folder, or at a url, for a block."""
+    made = kind(where, body)
     try:
         yield made
     finally:
         made.close()
 
 
-LOCAL: Final = {
-    kind.name: partial(_closing, kind) for kind in (Sqlite3, LiteQueue, PersistQueue, Huey)
-}
-Opened = AbstractContextManager[Rival]
+KINDS: Final = (Sqlite3, LiteQueue, PersistQueue, Huey, Honker)
+LOCAL: Final = {kind.name: partial(closing, kind) for kind in KINDS}

@@ -46,10 +46,24 @@ ROWS = {
 }
 COMPARED = {"send", "send-many", "group", "deliver"}
 RATES = ("rate", "raw_rate", "ratio")
-PEERS = [
-    "onceward", "sqlite3 by hand", "litequeue", "persist-queue", "huey", "DBOS on SQLite",
-    "redis streams by hand", "celery on redis", "taskiq on redis", "NATS JetStream",
-]  # fmt: skip
+SHARED = {
+    "sqlite3 by hand", "litequeue", "persist-queue", "huey", "honker", "redis streams by hand",
+    "NATS JetStream",
+}  # fmt: skip
+"""Queues that are measured in two processes too."""
+PEERS = {
+    "peers": SHARED | {"onceward", "DBOS on SQLite", "celery on redis", "taskiq on redis"},
+    "peers-apart": SHARED | {"two agents in two processes"},
+}
+COMMITS = {
+    "onceward": 2, "two agents in two processes": 2, "sqlite3 by hand": 3, "litequeue": 3,
+    "persist-queue": 3, "huey": 2, "honker": 3,
+}  # fmt: skip
+"""
+The least commits of a message, one by one: put, claim, acknowledge.
+
+huey's claim is the end, and ours is committed with it where that is safe.
+"""
 
 
 def rows(capsys: pytest.CaptureFixture[str], case: str, folder: Path) -> list[dict[str, Any]]:
@@ -86,10 +100,18 @@ def test_every_row_has_the_required_keys(
     assert [] == [row for row in compared if "ratio" not in row["goals"]]
     assert [] == [row for row in found if not row["durability"] and "skipped" not in row]
     if case == "peers":
-        assert PEERS[0] == found[0]["system"]
-        assert set(PEERS[1:]) == {row["system"] for row in found[1:]}
+        compare_peers(found)
     assert [] == list(tmp_path.iterdir())
     assert level == logging.root.level
+
+
+def compare_peers(found: list[dict[str, Any]]) -> None:
+    """Expect a row for each system, and that each puts, claims and ends messages in its files."""
+    for case, systems in PEERS.items():
+        assert systems == {row["system"] for row in found if row["case"] == case}
+    local = [row for row in found if row["rate"] and row["system"] in COMMITS]
+    few = [row for row in local if (row["commits"] or 0) < COMMITS[row["system"]]]
+    assert [] == few
 
 
 def test_words_name_goals_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,6 +246,28 @@ def test_report_writes_rows_page_and_plot(
         "benchmarks.svg": (tmp_path / "benchmarks.svg").read_text(encoding="utf-8"),
     } == report.written(kept)
     assert page.count("| send | ") == len(found)
+
+
+def test_a_case_takes_the_place_of_its_rows_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Rows of other cases and of other builds of Python stay, and each build is named.
+
+    A second run of the same case and build replaces the first.
+    """
+    (first,) = [row for row in rows(capsys, "send", tmp_path) if row["durability"] == "safe"]
+    other = first | {"machine": first["machine"] | {"build": "another"}}
+    kept = first | {"case": "send-many"}
+    report.measured(iter([kept, first, other]), tmp_path)
+    report.merged(iter([first | {"rate": 7.0}]), tmp_path)
+
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    found = json.loads((tmp_path / "benchmarks.json").read_text(encoding="utf-8"))
+    assert [kept, other, first | {"rate": 7.0}] == found
+    assert ["(another)", f"({first['machine']['build']})"] == re.findall(
+        r"^\| send \|.*\d (\([^)]*\)) \|", page, re.MULTILINE
+    )
 
 
 def drawn(picture: str) -> list[str]:
