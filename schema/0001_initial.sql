@@ -1,3 +1,4 @@
+-- Put together from core.sql, inbox.sql and X/X.sql of each feature: change those.
 -- One agent's file. Times are integer milliseconds since 1970, UTC; NULL in due_at means "now".
 -- Only SQL that SQLite 3.37 understands: other programs open this file too.
 -- Hot CHECKs use OR instead of IN: for a list of three or more, SQLite builds a temporary index per row (15 % of an insert).
@@ -107,9 +108,6 @@ CREATE UNIQUE INDEX _onceward_outbox_key ON _onceward_outbox (recipient, key) WH
 CREATE INDEX _onceward_outbox_body        ON _onceward_outbox (body_id)          WHERE body_id IS NOT NULL;
 CREATE INDEX _onceward_outbox_correlation ON _onceward_outbox (correlation_id)   WHERE correlation_id IS NOT NULL;
 CREATE INDEX _onceward_outbox_reply       ON _onceward_outbox (in_reply_to)      WHERE in_reply_to IS NOT NULL;
-CREATE INDEX _onceward_outbox_channel     ON _onceward_outbox (channel, seq)     WHERE channel IS NOT NULL;
-CREATE INDEX _onceward_outbox_channel_unsent ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
-CREATE INDEX _onceward_outbox_channel_open ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
 
 -- Outgoing lanes that wait behind a failed head; their rows are not due until it is retried.
 CREATE TABLE _onceward_blocked_lanes (
@@ -120,50 +118,6 @@ CREATE TABLE _onceward_blocked_lanes (
     due_at    INTEGER NOT NULL,
     PRIMARY KEY (recipient, lane, rank)
 ) STRICT, WITHOUT ROWID;
-
--- Messages that sticky channels retain, one row for all recipients; agents that join later get them under new ids.
-CREATE TABLE _onceward_retained_posts (
-    number         INTEGER PRIMARY KEY AUTOINCREMENT,
-    channel        TEXT    NOT NULL,
-    session        TEXT    NOT NULL,
-    lane           TEXT    NOT NULL,
-    type           TEXT    NOT NULL,
-    topic          TEXT,
-    kind           TEXT,
-    rank           INTEGER NOT NULL,
-    expires_at     INTEGER,
-    correlation_id TEXT,
-    head           TEXT    NOT NULL,
-    tail           TEXT    NOT NULL,
-    body_id        INTEGER NOT NULL,
-    size           INTEGER NOT NULL,
-    created_at     INTEGER NOT NULL
-) STRICT;
-
-CREATE INDEX _onceward_retained_posts_channel ON _onceward_retained_posts (channel, number);
-CREATE INDEX _onceward_retained_posts_body    ON _onceward_retained_posts (body_id);
-
--- Work that this agent does after changes to the directory or its own file, and the position of each task.
-CREATE TABLE _onceward_background_tasks (
-    kind     TEXT    NOT NULL CHECK (kind IN ('channel', 'notices', 'dead_letters')),
-    name     TEXT    NOT NULL,
-    position INTEGER NOT NULL DEFAULT 0,
-    held     INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (kind, name)
-) STRICT, WITHOUT ROWID;
-
--- The progress of each recipient with a message that we sent; a stage never moves backwards.
-CREATE TABLE _onceward_acknowledgments (
-    message_id  TEXT    NOT NULL,
-    participant TEXT    NOT NULL,
-    stage       INTEGER NOT NULL CHECK (stage BETWEEN 1 AND 4),
-    detail      TEXT,
-    first_at    INTEGER NOT NULL,
-    at          INTEGER NOT NULL,
-    PRIMARY KEY (message_id, participant)
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX _onceward_acknowledgments_at ON _onceward_acknowledgments (at);
 
 CREATE TABLE _onceward_pending_replies (
     id          TEXT    PRIMARY KEY,
@@ -270,13 +224,6 @@ CREATE TABLE _onceward_inbox (
 CREATE INDEX _onceward_inbox_pending     ON _onceward_inbox (lane_id, seq)    WHERE state = 'pending';
 CREATE INDEX _onceward_inbox_expiry      ON _onceward_inbox (expires_at, seq) WHERE expires_at IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_correlation ON _onceward_inbox (correlation_id) WHERE correlation_id IS NOT NULL;
-CREATE INDEX _onceward_inbox_channel      ON _onceward_inbox (channel, seq)      WHERE channel IS NOT NULL;
--- Messages that wait in a channel, in reading order. Handled messages leave the index; a skipped one costs one look.
-CREATE INDEX _onceward_inbox_channel_pending ON _onceward_inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
-CREATE INDEX _onceward_inbox_mailbox    ON _onceward_inbox (mailbox, rank, seq) WHERE mailbox IS NOT NULL AND state = 'pending';
-CREATE INDEX _onceward_inbox_mailbox_id ON _onceward_inbox (id)                 WHERE mailbox IS NOT NULL AND state = 'pending';
--- A mailbox that keeps the newest message of each key has one message per key, by constraint.
-CREATE UNIQUE INDEX _onceward_inbox_mailbox_key ON _onceward_inbox (mailbox, mailbox_key) WHERE mailbox_key IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_ephemeral ON _onceward_inbox (seq) WHERE ephemeral IS NOT NULL AND state = 'pending';
 
 CREATE TABLE _onceward_processed_messages (
@@ -290,47 +237,6 @@ CREATE TABLE _onceward_processed_messages (
     processed_at INTEGER NOT NULL,
     UNIQUE (sender, message_id, consumer)
 ) STRICT;
-
--- Bodies that a handler with unique_for handled recently; an equal one is dropped until then. A row with a seq
--- belongs to a message that is not handled yet, and applies while that message is pending.
-CREATE TABLE _onceward_unique_bodies (
-    handler  TEXT    NOT NULL,
-    digest   BLOB    NOT NULL,
-    until_at INTEGER NOT NULL,
-    seq      INTEGER,
-    PRIMARY KEY (handler, digest)
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX _onceward_unique_bodies_until ON _onceward_unique_bodies (until_at);
-
--- Results of handlers' steps, which the next call of the handler finds. They are deleted with the record of their message.
-CREATE TABLE _onceward_steps (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    sender     TEXT    NOT NULL,
-    message_id TEXT    NOT NULL,
-    scope      TEXT    NOT NULL DEFAULT '',
-    name       TEXT    NOT NULL,
-    version    TEXT    NOT NULL DEFAULT '',
-    ordinal    INTEGER NOT NULL CHECK (ordinal >= 1),
-    state      TEXT    NOT NULL
-        CHECK (state = 'done' OR state = 'waiting' OR state = 'retrying' OR state = 'given_up' OR state = 'failed'),
-    attempts   INTEGER NOT NULL,
-    arguments  TEXT    NOT NULL,
-    media      TEXT,
-    result     TEXT,
-    error      TEXT,
-    bytes      INTEGER NOT NULL DEFAULT 0,
-    awaits     TEXT,
-    due_at     INTEGER,
-    started_at INTEGER NOT NULL,
-    ended_at   INTEGER NOT NULL,
-    UNIQUE (message_id, sender, scope, name, version, ordinal),
-    CHECK ((state = 'done') = (result IS NOT NULL)),
-    CHECK ((state = 'retrying' OR state = 'waiting') = (due_at IS NOT NULL))
-) STRICT;
-
-CREATE INDEX _onceward_steps_started ON _onceward_steps (started_at);
-CREATE INDEX _onceward_steps_awaits  ON _onceward_steps (awaits) WHERE awaits IS NOT NULL AND state = 'waiting';
 
 -- The last failed handler calls with their tracebacks: a few per message, and a limited number per file.
 CREATE TABLE _onceward_failed_attempts (
@@ -361,43 +267,10 @@ CREATE TABLE _onceward_results (
     UNIQUE (message_id, sender)
 ) STRICT;
 
--- Output that handlers stream while they run, in batches of chunks: one order for all streams of a message.
-CREATE TABLE _onceward_output_batches (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    sender     TEXT    NOT NULL,
-    message_id TEXT    NOT NULL,
-    name       TEXT    NOT NULL,
-    first      INTEGER NOT NULL CHECK (first >= 1),
-    last       INTEGER NOT NULL CHECK (last >= first),
-    kinds      TEXT    NOT NULL,
-    chunks     TEXT    NOT NULL,
-    bytes      INTEGER NOT NULL,
-    attempt    INTEGER NOT NULL,
-    stored_at  INTEGER NOT NULL,
-    UNIQUE (message_id, sender, first)
-) STRICT;
-
-CREATE INDEX _onceward_output_batches_stored ON _onceward_output_batches (stored_at);
-
 -- Types that handlers wait for. Their messages are kept for the steps of their session, and no handler gets them.
 CREATE TABLE _onceward_awaited_types (
     type TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
-
-CREATE TABLE _onceward_awaited_messages (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    session    TEXT    NOT NULL,
-    type       TEXT    NOT NULL,
-    sender     TEXT    NOT NULL,
-    message_id TEXT    NOT NULL,
-    media      TEXT    NOT NULL,
-    body       TEXT    NOT NULL,
-    came_at    INTEGER NOT NULL
-) STRICT;
-
-CREATE INDEX _onceward_awaited_messages_session ON _onceward_awaited_messages (session, type, seq);
-CREATE INDEX _onceward_awaited_messages_came    ON _onceward_awaited_messages (came_at);
-CREATE INDEX _onceward_awaited_messages_id      ON _onceward_awaited_messages (message_id);
 
 -- Message ids that a sender chose itself although they look like generated ones; their dedup records are never pruned.
 CREATE TABLE _onceward_chosen_ids (
@@ -452,14 +325,6 @@ CREATE INDEX _onceward_dead_letters_id  ON _onceward_dead_letters (id);
 CREATE INDEX _onceward_dead_letters_key ON _onceward_dead_letters (peer, key) WHERE key IS NOT NULL;
 CREATE INDEX _onceward_dead_letters_created ON _onceward_dead_letters (created_at);
 
--- Each dead letter is reported to the home, except dead notices: two listeners without handlers would report to each other endlessly.
-CREATE TRIGGER _onceward_dead_letters_notice AFTER INSERT ON _onceward_dead_letters
-WHEN NEW.topic IS NULL OR NEW.topic NOT GLOB '_system.*'
-BEGIN
-    INSERT INTO _onceward_background_tasks (kind, name, position) VALUES ('dead_letters', '', NEW.seq - 1)
-    ON CONFLICT DO NOTHING;
-END;
-
 -- Sessions that are served by runs, as declared in the agent's code, with home and defaults filled in.
 CREATE TABLE _onceward_session_handlers (
     pattern             TEXT    PRIMARY KEY,
@@ -470,99 +335,6 @@ CREATE TABLE _onceward_session_handlers (
     aborted             TEXT    NOT NULL CHECK (aborted IN ('deliver', 'return')),
     inject              INTEGER NOT NULL CHECK (inject IN (0, 1)),
     allow_override_from TEXT    NOT NULL CHECK (json_valid(allow_override_from))
-) STRICT, WITHOUT ROWID;
-
--- One row per session with runs; NULL in a setting means the handler's setting.
-CREATE TABLE _onceward_session_queues (
-    session          TEXT    PRIMARY KEY,
-    mode             TEXT    CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
-    debounce_for     INTEGER CHECK (debounce_for >= 0),
-    cap              INTEGER CHECK (cap >= 1),
-    overflow         TEXT    CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
-    aborted          TEXT    CHECK (aborted IN ('deliver', 'return')),
-    inject           INTEGER CHECK (inject IN (0, 1)),
-    waiting_since_at INTEGER,
-    arrived_at       INTEGER,
-    retry_at         INTEGER,
-    goes_on_with     TEXT    CHECK (goes_on_with IS NULL OR json_valid(goes_on_with)),
-    paused_at        INTEGER,
-    reordered        INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1)),
-    next_mode        TEXT    CHECK (next_mode IN ('steer', 'interrupt'))
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE _onceward_runs (
-    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
-    id            TEXT    NOT NULL UNIQUE,
-    session       TEXT    NOT NULL,
-    mode          TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
-    state         TEXT    NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'waiting', 'aborted', 'failed')),
-    lane_id       INTEGER NOT NULL,
-    token         INTEGER NOT NULL,
-    owner         TEXT    NOT NULL,
-    bound         TEXT    NOT NULL CHECK (json_valid(bound)),
-    event_ids     TEXT    NOT NULL CHECK (json_valid(event_ids)),
-    began_with    INTEGER NOT NULL CHECK (began_with >= 1),
-    consumed      INTEGER NOT NULL DEFAULT 0 CHECK (consumed IN (0, 1)),
-    partial       TEXT,
-    result        TEXT,
-    cause         TEXT,
-    started_at    INTEGER NOT NULL,
-    checkpoint_at INTEGER,
-    ended_at      INTEGER,
-    left_at       INTEGER,
-    returned_at   INTEGER,
-    CHECK ((ended_at IS NULL) = (state = 'open')),
-    CHECK (left_at IS NULL OR state = 'aborted'),
-    CHECK (returned_at IS NULL OR left_at IS NOT NULL),
-    CHECK ((checkpoint_at IS NULL) = (partial IS NULL)),
-    CHECK (state <> 'done' OR consumed = 1)
-) STRICT;
-
--- A session has at most one open run, by constraint.
-CREATE UNIQUE INDEX _onceward_runs_open    ON _onceward_runs (session)      WHERE state = 'open';
-CREATE INDEX        _onceward_runs_session ON _onceward_runs (session, seq);
-CREATE INDEX        _onceward_runs_ended   ON _onceward_runs (ended_at, seq) WHERE ended_at IS NOT NULL;
--- Aborted calls that were still running after abort_grace.
-CREATE INDEX        _onceward_runs_left    ON _onceward_runs (seq)          WHERE left_at IS NOT NULL AND returned_at IS NULL;
-
--- One row per named position: the last passed message of each priority.
-CREATE TABLE _onceward_mailbox_readers (
-    reader_id  INTEGER PRIMARY KEY AUTOINCREMENT,
-    mailbox    TEXT    NOT NULL,
-    mode       TEXT    NOT NULL CHECK (mode = 'cursor' OR mode = 'lease'),
-    name       TEXT    NOT NULL,
-    critical   INTEGER NOT NULL,
-    urgent     INTEGER NOT NULL,
-    normal     INTEGER NOT NULL,
-    low        INTEGER NOT NULL,
-    background INTEGER NOT NULL,
-    token      INTEGER NOT NULL DEFAULT 0,
-    expires_at INTEGER,
-    read_at    INTEGER NOT NULL,
-    UNIQUE (mailbox, mode, name)
-) STRICT;
-
--- Messages that a position has passed but that are not done: leased, put back, or kept because a filter skipped them.
-CREATE TABLE _onceward_mailbox_leases (
-    reader_id INTEGER NOT NULL,
-    seq       INTEGER NOT NULL,
-    rank      INTEGER NOT NULL,
-    token     INTEGER NOT NULL DEFAULT 0,
-    owner     TEXT,
-    due_at    INTEGER,
-    attempts  INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (reader_id, seq),
-    CHECK (owner IS NULL OR due_at IS NOT NULL)
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX _onceward_mailbox_leases_ready ON _onceward_mailbox_leases (reader_id, rank, seq) WHERE due_at IS NULL;
-CREATE INDEX _onceward_mailbox_leases_due   ON _onceward_mailbox_leases (reader_id, due_at)    WHERE due_at IS NOT NULL;
-
--- The position of a polling agent in a session.
-CREATE TABLE _onceward_poll_cursors (
-    session TEXT    PRIMARY KEY,
-    seq     INTEGER NOT NULL,
-    read_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Limits for sent messages that are not settled, by scope. The name '*' applies to each name of its scope separately.
@@ -596,43 +368,6 @@ CREATE TABLE _onceward_rate_limits (
     filled_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Schedules. A date and its message are one commit; due_at is NULL while paused.
-CREATE TABLE _onceward_schedules (
-    name       TEXT    PRIMARY KEY,
-    every      INTEGER CHECK (every > 0),
-    cron       TEXT,
-    timezone   TEXT,
-    missed     TEXT    NOT NULL CHECK (missed IN ('one', 'all', 'skip')),
-    overlap    TEXT    NOT NULL CHECK (overlap IN ('queue', 'skip')),
-    recipient  TEXT    NOT NULL,
-    session    TEXT    NOT NULL,
-    media      TEXT,
-    body       TEXT,
-    options    TEXT    NOT NULL,
-    origin     TEXT    NOT NULL CHECK (origin IN ('added', 'declared', 'withdrawn')),
-    declared_by TEXT   NOT NULL DEFAULT '[]' CHECK (json_valid(declared_by)),
-    next_at    INTEGER NOT NULL,
-    unsent     TEXT,
-    seen_at    INTEGER NOT NULL,
-    due_at     INTEGER,
-    paused_at  INTEGER,
-    created_at INTEGER NOT NULL,
-    sent       INTEGER NOT NULL DEFAULT 0,
-    last_at    INTEGER,
-    last_id    TEXT,
-    last_error TEXT,
-    skipped    INTEGER NOT NULL DEFAULT 0,
-    skipped_at INTEGER,
-    CHECK ((every IS NULL) <> (cron IS NULL)),
-    CHECK ((cron IS NULL) = (timezone IS NULL)),
-    CHECK ((media IS NULL) = (body IS NULL)),
-    CHECK ((due_at IS NULL) = (paused_at IS NOT NULL)),
-    CHECK (origin <> 'withdrawn' OR paused_at IS NOT NULL)
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX _onceward_schedules_due  ON _onceward_schedules (due_at)  WHERE due_at IS NOT NULL;
-CREATE INDEX _onceward_schedules_seen ON _onceward_schedules (seen_at) WHERE due_at IS NOT NULL;
-
 -- Every message that a policy of this file dropped. In the scope 'queue' the peer is its sender, otherwise its recipient.
 -- A message to the recipient, or a run of the session, reports the summary; both columns are NULL until then.
 CREATE TABLE _onceward_drops (
@@ -654,28 +389,6 @@ CREATE INDEX _onceward_drops_queue  ON _onceward_drops (session, run_seq, seq) W
 CREATE INDEX _onceward_drops_run    ON _onceward_drops (run_seq, seq) WHERE run_seq IS NOT NULL;
 CREATE INDEX _onceward_drops_at     ON _onceward_drops (dropped_at);
 
--- The time range of each thousand rows of outbox and inbox, written later by maintenance or by a query over time.
--- Searches by time use these ranges, so sending and accepting need not maintain an index of times.
-CREATE TABLE _onceward_time_index (
-    box       TEXT    NOT NULL CHECK (box IN ('inbox', 'outbox')),
-    last_seq  INTEGER NOT NULL,
-    first_seq INTEGER NOT NULL,
-    min_at    INTEGER NOT NULL,
-    max_at    INTEGER NOT NULL,
-    PRIMARY KEY (box, last_seq)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE _onceward_transitions (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    at         INTEGER NOT NULL,
-    box        TEXT    NOT NULL,
-    id         TEXT    NOT NULL,
-    peer       TEXT    NOT NULL,
-    from_state TEXT,
-    to_state   TEXT    NOT NULL,
-    reason     TEXT
-) STRICT;
-
 -- Rows that changed after they had ended, and deleted records: a reader that returns for new rows would miss them.
 CREATE TABLE _onceward_late_changes (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -696,13 +409,6 @@ WHEN OLD.ended_at IS NOT NULL
 BEGIN
     INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
     VALUES ('outbox', OLD.seq, OLD.created_at, OLD.recipient, OLD.id);
-END;
-
--- An awaited message ends on arrival; its row shows until then that no step has taken it.
-CREATE TRIGGER _onceward_awaited_messages_taken AFTER DELETE ON _onceward_awaited_messages
-BEGIN
-    INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
-    SELECT 'inbox', seq, received_at, sender, id FROM _onceward_inbox WHERE sender = OLD.sender AND id = OLD.message_id;
 END;
 
 CREATE TRIGGER _onceward_dead_letters_late AFTER UPDATE ON _onceward_dead_letters
@@ -765,16 +471,7 @@ WHEN OLD.body_id IS NOT NULL
 BEGIN
     DELETE FROM _onceward_bodies
      WHERE body_id = OLD.body_id
-       AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = OLD.body_id)
-       AND NOT EXISTS (SELECT 1 FROM _onceward_retained_posts WHERE body_id = OLD.body_id);
-END;
-
-CREATE TRIGGER _onceward_retained_posts_body_gone AFTER DELETE ON _onceward_retained_posts
-BEGIN
-    DELETE FROM _onceward_bodies
-     WHERE body_id = OLD.body_id
-       AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = OLD.body_id)
-       AND NOT EXISTS (SELECT 1 FROM _onceward_retained_posts WHERE body_id = OLD.body_id);
+       AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = OLD.body_id);
 END;
 
 CREATE TRIGGER _onceward_inbox_guard AFTER UPDATE OF state ON _onceward_inbox
@@ -809,24 +506,6 @@ BEGIN
        AND owner IS NULL;
 END;
 
-CREATE TRIGGER _onceward_runs_guard BEFORE UPDATE OF state ON _onceward_runs
-WHEN OLD.state <> 'open' AND OLD.state <> NEW.state
-BEGIN
-    SELECT RAISE(ABORT, 'onceward:illegal_transition');
-END;
-
-CREATE TRIGGER _onceward_runs_bound_guard BEFORE UPDATE OF seq, id, session, token ON _onceward_runs
-WHEN NOT (OLD.seq = NEW.seq AND OLD.id = NEW.id AND OLD.session = NEW.session AND OLD.token = NEW.token)
-BEGIN
-    SELECT RAISE(ABORT, 'onceward:a run keeps its name and its token');
-END;
-
-CREATE TRIGGER _onceward_runs_delete_guard BEFORE DELETE ON _onceward_runs
-WHEN OLD.state = 'open'
-BEGIN
-    SELECT RAISE(ABORT, 'onceward:unsettled_row');
-END;
-
 -- The public contract: views only ever gain columns. To send from any language: INSERT INTO onceward_send.
 -- A body is shown as a plain value, as JSON text if it is an object or a list, or as base64 if it was sent as bytes.
 -- Every connection parses all of this, so a column is qualified only if its name is in two tables.
@@ -844,44 +523,6 @@ SELECT seq, id, agent AS sender, recipient, session, lane, type, topic,
              END AS TEXT) AS body,
        channel, kind, correlation_id, held_by, replays
   FROM _onceward_outbox AS o JOIN _onceward_file_info LEFT JOIN _onceward_bodies AS b ON b.body_id = o.body_id;
-
--- A message whose handler has a rate waits until the handler's next call; each call moves that moment on.
-CREATE VIEW onceward_inbox AS
-  WITH rated AS NOT MATERIALIZED (
-       SELECT h.seq, filled_at + CAST(1000 * (1 - tokens) / per_second AS INTEGER) AS next_at
-         FROM _onceward_rate_limits AS r JOIN _onceward_inbox AS h
-           ON '.' || type || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
-           OR '.' || topic || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
-        WHERE r.name >= 'handler:' AND r.name < 'handler;')
-SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, topic,
-       CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       CASE WHEN state = 'pending'
-             AND seq IN (SELECT value FROM _onceward_lanes, json_each(leased_seqs) WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL)
-            THEN 'processing' ELSE state END AS state,
-       attempts, expires_at, correlation_id, causation_id, received_at, ended_at, reason, frame,
-       CASE WHEN json_valid(frame)
-            THEN CAST(coalesce(json_extract(frame, '$.data'), json_extract(frame, '$.data_base64')) AS TEXT) END AS body,
-       channel, kind, mailbox, mailbox_key, replays,
-       CASE WHEN state = 'processed' THEN
-                 CASE WHEN EXISTS (SELECT 1 FROM _onceward_awaited_messages AS k WHERE k.message_id = b.id AND k.sender = b.sender) THEN 'wait' END
-            WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL
-            WHEN i.paused_at IS NOT NULL OR q.paused_at IS NOT NULL THEN 'resume'
-            WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
-            WHEN seq <> l.head_seq THEN 'lane'
-            ELSE coalesce(
-                 (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
-                   WHERE asker_seq = b.seq AND r.state = 'open' ORDER BY asker_index LIMIT 1),
-                 (SELECT CASE WHEN s.state = 'retrying' THEN 'retry' WHEN awaits IS NULL THEN 'sleep' ELSE 'message ' || awaits END
-                    FROM _onceward_steps AS s
-                   WHERE s.message_id = b.id AND s.sender = b.sender AND s.state IN ('waiting', 'retrying') ORDER BY s.seq DESC LIMIT 1),
-                 CASE WHEN q.waiting_since_at IS NOT NULL AND q.retry_at IS NULL THEN 'run' ELSE 'retry' END)
-            END AS waits_for,
-       CASE WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL  -- a pause lasts a century at most
-            WHEN i.paused_at IS NOT NULL OR q.paused_at IS NOT NULL THEN max(coalesce(i.paused_at, 0), coalesce(q.paused_at, 0)) + 3155760000000
-            ELSE coalesce(l.due_at, (SELECT max(next_at) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))) END AS waits_until_at
-  FROM _onceward_inbox AS b JOIN _onceward_file_info AS i
-  LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
-  LEFT JOIN _onceward_session_queues AS q ON l.sender IS NULL AND q.session = l.name;
 
 CREATE VIEW onceward_processed_messages AS
 SELECT seq, message_id AS id, sender, agent AS recipient, consumer, session, outcome, processed_at
@@ -966,23 +607,6 @@ SELECT 'outbox', peer,
                          FROM json_each('[0,1,2,3,4]')))
   FROM waiting WHERE peer > '';
 
-CREATE VIEW onceward_acknowledgments AS
-SELECT message_id, correlation_id, channel, participant,
-       CASE stage WHEN 1 THEN 'received' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'failed' ELSE 'completed' END AS status, detail, first_at, at
-  FROM _onceward_acknowledgments LEFT JOIN _onceward_outbox ON id = message_id;
-
-CREATE VIEW onceward_runs AS
-SELECT seq, id, r.session, mode, state, json_array_length(event_ids) AS messages, event_ids, consumed, partial, result, cause, r.token, r.owner,
-       CASE WHEN state = 'open' AND l.token = r.token THEN due_at END AS lease_at,
-       started_at, checkpoint_at, ended_at, left_at, returned_at
-  FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id;
-
-CREATE VIEW onceward_steps AS
-SELECT seq, message_id, sender, agent AS recipient, scope, name, version, ordinal, state, attempts,
-       CASE WHEN json_valid(result) THEN CAST(json_extract(result, '$') AS TEXT) END AS body,
-       error, bytes, awaits, due_at, started_at, ended_at
-  FROM _onceward_steps, _onceward_file_info;
-
 CREATE VIEW onceward_failed_attempts AS
 SELECT f.seq, f.message_id, f.sender, i.agent AS recipient, f.attempt, f.worker, f.error, f.trace, f.took, f.failed_at
   FROM _onceward_failed_attempts AS f, _onceward_file_info AS i;
@@ -990,55 +614,6 @@ SELECT f.seq, f.message_id, f.sender, i.agent AS recipient, f.attempt, f.worker,
 CREATE VIEW onceward_results AS
 SELECT seq, message_id, sender, agent AS recipient, CAST(json_extract(result, '$') AS TEXT) AS body, bytes, stored_at, until_at
   FROM _onceward_results, _onceward_file_info;
-
-CREATE VIEW onceward_output_streams AS
-SELECT message_id, sender, agent AS recipient, name, sum(length(replace(kinds, 'r', ''))) AS chunks,
-       sum(bytes) AS bytes, max(last) AS last, max(attempt) AS attempt, min(stored_at) AS begun_at, max(stored_at) AS stored_at
-  FROM _onceward_output_batches, _onceward_file_info
- GROUP BY message_id, sender, name;
-
-CREATE VIEW onceward_output_chunks AS
-SELECT message_id, sender, agent AS recipient, name, first + key AS position,
-       CASE substr(kinds, key + 1, 1) WHEN 'r' THEN 'restarted' ELSE 'chunk' END AS kind,
-       CASE WHEN substr(kinds, key + 1, 1) <> 'r' THEN CAST(value AS TEXT) END AS body, attempt, stored_at
-  FROM _onceward_output_batches, json_each(chunks), _onceward_file_info;
-
-CREATE VIEW onceward_session_queues AS
-SELECT q.session,
-       coalesce(q.mode, h.mode) AS mode, coalesce(q.debounce_for, h.debounce_for) AS debounce_for, coalesce(q.cap, h.cap) AS cap,
-       coalesce(q.overflow, h.overflow) AS overflow, coalesce(q.aborted, h.aborted) AS aborted, coalesce(q.inject, h.inject) AS inject,
-       (SELECT count(*) FROM _onceward_inbox WHERE lane_id = l.lane_id AND state = 'pending' AND run_seq IS NULL) AS waiting,
-       id AS run, coalesce(json_array_length(bound), 0) AS bound,
-       (SELECT count(*) FROM _onceward_drops
-         WHERE policy = 'summarize' AND scope = 'queue' AND session = q.session AND (run_seq IS NULL OR run_seq = r.seq)) AS dropped,
-       CASE WHEN paused_at IS NOT NULL THEN 'paused' WHEN id IS NOT NULL THEN 'running' WHEN head_seq IS NULL THEN 'empty'
-            WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       CASE WHEN id IS NULL THEN due_at END AS due_at, arrived_at, paused_at
-  FROM _onceward_session_queues AS q
-  LEFT JOIN _onceward_session_handlers AS h ON h.pattern = coalesce(
-       (SELECT pattern FROM _onceward_session_handlers WHERE pattern = q.session),
-       (SELECT pattern FROM _onceward_session_handlers WHERE q.session GLOB pattern ORDER BY length(pattern) DESC, pattern LIMIT 1))
-  LEFT JOIN _onceward_lanes AS l ON l.sender IS NULL AND l.name = q.session AND l.rank = 2
-  LEFT JOIN _onceward_runs AS r ON r.session = q.session AND r.state = 'open';
-
-CREATE VIEW onceward_schedules AS
-SELECT name, every, cron, timezone, missed, overlap, recipient, session, body, options, origin, next_at, paused_at, created_at, sent, last_at, last_id, last_error,
-       skipped, skipped_at
-  FROM _onceward_schedules;
-
-CREATE VIEW onceward_session_queue_messages AS
-SELECT name AS session, row_number() OVER (PARTITION BY name ORDER BY coalesce(position, seq), seq) AS position, id, b.sender, type,
-       CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       attempts, received_at, expires_at
-  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.lane_id = l.lane_id AND state = 'pending' AND run_seq IS NULL
- WHERE l.sender IS NULL;
-
-CREATE VIEW onceward_mailbox_readers AS
-SELECT mailbox, mode, name, critical, urgent, normal, low, background,
-       (SELECT count(*) FROM _onceward_mailbox_leases WHERE reader_id = r.reader_id AND owner IS NOT NULL) AS leased,
-       (SELECT count(*) FROM _onceward_mailbox_leases WHERE reader_id = r.reader_id AND owner IS NULL) AS kept,
-       expires_at, read_at
-  FROM _onceward_mailbox_readers AS r;
 
 CREATE VIEW onceward_ephemeral_messages AS
 SELECT seq, id, sender, session, mailbox, state, reason, received_at, ended_at FROM _onceward_inbox WHERE ephemeral IS NOT NULL;
@@ -1055,9 +630,6 @@ SELECT l.scope, l.name, max_messages, max_bytes, overflow, u.name AS used_by, co
   LEFT JOIN _onceward_limit_usage AS u ON u.scope = l.scope
    AND (u.name = l.name
         OR (l.name = '*' AND NOT EXISTS (SELECT 1 FROM _onceward_limits WHERE scope = u.scope AND name = u.name)));
-
-CREATE VIEW onceward_transitions AS
-SELECT seq, at, agent, box, id, peer, from_state, to_state, reason FROM _onceward_transitions, _onceward_file_info;
 
 CREATE VIEW onceward_send AS
 SELECT recipient, type, NULL AS body, session, topic, key, NULL AS priority, NULL AS ttl, NULL AS delay,
@@ -1141,3 +713,445 @@ BEGIN
               FROM (SELECT max(CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)) AS at,
                            max(lower(hex(randomblob(9)))) AS dice, max(random()) AS die));
 END;
+
+CREATE INDEX _onceward_outbox_channel     ON _onceward_outbox (channel, seq)     WHERE channel IS NOT NULL;
+CREATE INDEX _onceward_outbox_channel_unsent ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
+CREATE INDEX _onceward_outbox_channel_open ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
+
+-- Messages that sticky channels retain, one row for all recipients; agents that join later get them under new ids.
+CREATE TABLE _onceward_retained_posts (
+    number         INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel        TEXT    NOT NULL,
+    session        TEXT    NOT NULL,
+    lane           TEXT    NOT NULL,
+    type           TEXT    NOT NULL,
+    topic          TEXT,
+    kind           TEXT,
+    rank           INTEGER NOT NULL,
+    expires_at     INTEGER,
+    correlation_id TEXT,
+    head           TEXT    NOT NULL,
+    tail           TEXT    NOT NULL,
+    body_id        INTEGER NOT NULL,
+    size           INTEGER NOT NULL,
+    created_at     INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX _onceward_retained_posts_channel ON _onceward_retained_posts (channel, number);
+CREATE INDEX _onceward_retained_posts_body    ON _onceward_retained_posts (body_id);
+
+-- Work that this agent does after changes to the directory or its own file, and the position of each task.
+CREATE TABLE _onceward_background_tasks (
+    kind     TEXT    NOT NULL CHECK (kind IN ('channel', 'notices', 'dead_letters')),
+    name     TEXT    NOT NULL,
+    position INTEGER NOT NULL DEFAULT 0,
+    held     INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+
+-- The progress of each recipient with a message that we sent; a stage never moves backwards.
+CREATE TABLE _onceward_acknowledgments (
+    message_id  TEXT    NOT NULL,
+    participant TEXT    NOT NULL,
+    stage       INTEGER NOT NULL CHECK (stage BETWEEN 1 AND 4),
+    detail      TEXT,
+    first_at    INTEGER NOT NULL,
+    at          INTEGER NOT NULL,
+    PRIMARY KEY (message_id, participant)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX _onceward_acknowledgments_at ON _onceward_acknowledgments (at);
+CREATE INDEX _onceward_inbox_channel      ON _onceward_inbox (channel, seq)      WHERE channel IS NOT NULL;
+-- Messages that wait in a channel, in reading order. Handled messages leave the index; a skipped one costs one look.
+CREATE INDEX _onceward_inbox_channel_pending ON _onceward_inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
+
+-- Each dead letter is reported to the home, except dead notices: two listeners without handlers would report to each other endlessly.
+CREATE TRIGGER _onceward_dead_letters_notice AFTER INSERT ON _onceward_dead_letters
+WHEN NEW.topic IS NULL OR NEW.topic NOT GLOB '_system.*'
+BEGIN
+    INSERT INTO _onceward_background_tasks (kind, name, position) VALUES ('dead_letters', '', NEW.seq - 1)
+    ON CONFLICT DO NOTHING;
+END;
+
+-- A retained post keeps its body, whatever else referred to it; its own deletion deletes the body with the last reference.
+CREATE TRIGGER _onceward_bodies_retained BEFORE DELETE ON _onceward_bodies
+WHEN EXISTS (SELECT 1 FROM _onceward_retained_posts WHERE body_id = OLD.body_id)
+BEGIN
+    SELECT RAISE(IGNORE);
+END;
+
+CREATE TRIGGER _onceward_retained_posts_body_gone AFTER DELETE ON _onceward_retained_posts
+BEGIN
+    DELETE FROM _onceward_bodies
+     WHERE body_id = OLD.body_id
+       AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = OLD.body_id);
+END;
+
+CREATE VIEW onceward_acknowledgments AS
+SELECT message_id, correlation_id, channel, participant,
+       CASE stage WHEN 1 THEN 'received' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'failed' ELSE 'completed' END AS status, detail, first_at, at
+  FROM _onceward_acknowledgments LEFT JOIN _onceward_outbox ON id = message_id;
+
+-- Bodies that a handler with unique_for handled recently; an equal one is dropped until then. A row with a seq
+-- belongs to a message that is not handled yet, and applies while that message is pending.
+CREATE TABLE _onceward_unique_bodies (
+    handler  TEXT    NOT NULL,
+    digest   BLOB    NOT NULL,
+    until_at INTEGER NOT NULL,
+    seq      INTEGER,
+    PRIMARY KEY (handler, digest)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX _onceward_unique_bodies_until ON _onceward_unique_bodies (until_at);
+
+-- The time range of each thousand rows of outbox and inbox, written later by maintenance or by a query over time.
+-- Searches by time use these ranges, so sending and accepting need not maintain an index of times.
+CREATE TABLE _onceward_time_index (
+    box       TEXT    NOT NULL CHECK (box IN ('inbox', 'outbox')),
+    last_seq  INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    min_at    INTEGER NOT NULL,
+    max_at    INTEGER NOT NULL,
+    PRIMARY KEY (box, last_seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE _onceward_transitions (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    at         INTEGER NOT NULL,
+    box        TEXT    NOT NULL,
+    id         TEXT    NOT NULL,
+    peer       TEXT    NOT NULL,
+    from_state TEXT,
+    to_state   TEXT    NOT NULL,
+    reason     TEXT
+) STRICT;
+
+CREATE VIEW onceward_transitions AS
+SELECT seq, at, agent, box, id, peer, from_state, to_state, reason FROM _onceward_transitions, _onceward_file_info;
+
+CREATE INDEX _onceward_inbox_mailbox    ON _onceward_inbox (mailbox, rank, seq) WHERE mailbox IS NOT NULL AND state = 'pending';
+CREATE INDEX _onceward_inbox_mailbox_id ON _onceward_inbox (id)                 WHERE mailbox IS NOT NULL AND state = 'pending';
+-- A mailbox that keeps the newest message of each key has one message per key, by constraint.
+CREATE UNIQUE INDEX _onceward_inbox_mailbox_key ON _onceward_inbox (mailbox, mailbox_key) WHERE mailbox_key IS NOT NULL AND state = 'pending';
+
+-- One row per named position: the last passed message of each priority.
+CREATE TABLE _onceward_mailbox_readers (
+    reader_id  INTEGER PRIMARY KEY AUTOINCREMENT,
+    mailbox    TEXT    NOT NULL,
+    mode       TEXT    NOT NULL CHECK (mode = 'cursor' OR mode = 'lease'),
+    name       TEXT    NOT NULL,
+    critical   INTEGER NOT NULL,
+    urgent     INTEGER NOT NULL,
+    normal     INTEGER NOT NULL,
+    low        INTEGER NOT NULL,
+    background INTEGER NOT NULL,
+    token      INTEGER NOT NULL DEFAULT 0,
+    expires_at INTEGER,
+    read_at    INTEGER NOT NULL,
+    UNIQUE (mailbox, mode, name)
+) STRICT;
+
+-- Messages that a position has passed but that are not done: leased, put back, or kept because a filter skipped them.
+CREATE TABLE _onceward_mailbox_leases (
+    reader_id INTEGER NOT NULL,
+    seq       INTEGER NOT NULL,
+    rank      INTEGER NOT NULL,
+    token     INTEGER NOT NULL DEFAULT 0,
+    owner     TEXT,
+    due_at    INTEGER,
+    attempts  INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (reader_id, seq),
+    CHECK (owner IS NULL OR due_at IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX _onceward_mailbox_leases_ready ON _onceward_mailbox_leases (reader_id, rank, seq) WHERE due_at IS NULL;
+CREATE INDEX _onceward_mailbox_leases_due   ON _onceward_mailbox_leases (reader_id, due_at)    WHERE due_at IS NOT NULL;
+
+CREATE VIEW onceward_mailbox_readers AS
+SELECT mailbox, mode, name, critical, urgent, normal, low, background,
+       (SELECT count(*) FROM _onceward_mailbox_leases WHERE reader_id = r.reader_id AND owner IS NOT NULL) AS leased,
+       (SELECT count(*) FROM _onceward_mailbox_leases WHERE reader_id = r.reader_id AND owner IS NULL) AS kept,
+       expires_at, read_at
+  FROM _onceward_mailbox_readers AS r;
+
+-- The position of a polling agent in a session.
+CREATE TABLE _onceward_poll_cursors (
+    session TEXT    PRIMARY KEY,
+    seq     INTEGER NOT NULL,
+    read_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One row per session with runs; NULL in a setting means the handler's setting.
+CREATE TABLE _onceward_session_queues (
+    session          TEXT    PRIMARY KEY,
+    mode             TEXT    CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
+    debounce_for     INTEGER CHECK (debounce_for >= 0),
+    cap              INTEGER CHECK (cap >= 1),
+    overflow         TEXT    CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
+    aborted          TEXT    CHECK (aborted IN ('deliver', 'return')),
+    inject           INTEGER CHECK (inject IN (0, 1)),
+    waiting_since_at INTEGER,
+    arrived_at       INTEGER,
+    retry_at         INTEGER,
+    goes_on_with     TEXT    CHECK (goes_on_with IS NULL OR json_valid(goes_on_with)),
+    paused_at        INTEGER,
+    reordered        INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1)),
+    next_mode        TEXT    CHECK (next_mode IN ('steer', 'interrupt'))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE _onceward_runs (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    id            TEXT    NOT NULL UNIQUE,
+    session       TEXT    NOT NULL,
+    mode          TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
+    state         TEXT    NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'waiting', 'aborted', 'failed')),
+    lane_id       INTEGER NOT NULL,
+    token         INTEGER NOT NULL,
+    owner         TEXT    NOT NULL,
+    bound         TEXT    NOT NULL CHECK (json_valid(bound)),
+    event_ids     TEXT    NOT NULL CHECK (json_valid(event_ids)),
+    began_with    INTEGER NOT NULL CHECK (began_with >= 1),
+    consumed      INTEGER NOT NULL DEFAULT 0 CHECK (consumed IN (0, 1)),
+    partial       TEXT,
+    result        TEXT,
+    cause         TEXT,
+    started_at    INTEGER NOT NULL,
+    checkpoint_at INTEGER,
+    ended_at      INTEGER,
+    left_at       INTEGER,
+    returned_at   INTEGER,
+    CHECK ((ended_at IS NULL) = (state = 'open')),
+    CHECK (left_at IS NULL OR state = 'aborted'),
+    CHECK (returned_at IS NULL OR left_at IS NOT NULL),
+    CHECK ((checkpoint_at IS NULL) = (partial IS NULL)),
+    CHECK (state <> 'done' OR consumed = 1)
+) STRICT;
+
+-- A session has at most one open run, by constraint.
+CREATE UNIQUE INDEX _onceward_runs_open    ON _onceward_runs (session)      WHERE state = 'open';
+CREATE INDEX        _onceward_runs_session ON _onceward_runs (session, seq);
+CREATE INDEX        _onceward_runs_ended   ON _onceward_runs (ended_at, seq) WHERE ended_at IS NOT NULL;
+-- Aborted calls that were still running after abort_grace.
+CREATE INDEX        _onceward_runs_left    ON _onceward_runs (seq)          WHERE left_at IS NOT NULL AND returned_at IS NULL;
+
+CREATE TRIGGER _onceward_runs_guard BEFORE UPDATE OF state ON _onceward_runs
+WHEN OLD.state <> 'open' AND OLD.state <> NEW.state
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:illegal_transition');
+END;
+
+CREATE TRIGGER _onceward_runs_bound_guard BEFORE UPDATE OF seq, id, session, token ON _onceward_runs
+WHEN NOT (OLD.seq = NEW.seq AND OLD.id = NEW.id AND OLD.session = NEW.session AND OLD.token = NEW.token)
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:a run keeps its name and its token');
+END;
+
+CREATE TRIGGER _onceward_runs_delete_guard BEFORE DELETE ON _onceward_runs
+WHEN OLD.state = 'open'
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:unsettled_row');
+END;
+
+CREATE VIEW onceward_runs AS
+SELECT seq, id, r.session, mode, state, json_array_length(event_ids) AS messages, event_ids, consumed, partial, result, cause, r.token, r.owner,
+       CASE WHEN state = 'open' AND l.token = r.token THEN due_at END AS lease_at,
+       started_at, checkpoint_at, ended_at, left_at, returned_at
+  FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id;
+
+CREATE VIEW onceward_session_queues AS
+SELECT q.session,
+       coalesce(q.mode, h.mode) AS mode, coalesce(q.debounce_for, h.debounce_for) AS debounce_for, coalesce(q.cap, h.cap) AS cap,
+       coalesce(q.overflow, h.overflow) AS overflow, coalesce(q.aborted, h.aborted) AS aborted, coalesce(q.inject, h.inject) AS inject,
+       (SELECT count(*) FROM _onceward_inbox WHERE lane_id = l.lane_id AND state = 'pending' AND run_seq IS NULL) AS waiting,
+       id AS run, coalesce(json_array_length(bound), 0) AS bound,
+       (SELECT count(*) FROM _onceward_drops
+         WHERE policy = 'summarize' AND scope = 'queue' AND session = q.session AND (run_seq IS NULL OR run_seq = r.seq)) AS dropped,
+       CASE WHEN paused_at IS NOT NULL THEN 'paused' WHEN id IS NOT NULL THEN 'running' WHEN head_seq IS NULL THEN 'empty'
+            WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
+       CASE WHEN id IS NULL THEN due_at END AS due_at, arrived_at, paused_at
+  FROM _onceward_session_queues AS q
+  LEFT JOIN _onceward_session_handlers AS h ON h.pattern = coalesce(
+       (SELECT pattern FROM _onceward_session_handlers WHERE pattern = q.session),
+       (SELECT pattern FROM _onceward_session_handlers WHERE q.session GLOB pattern ORDER BY length(pattern) DESC, pattern LIMIT 1))
+  LEFT JOIN _onceward_lanes AS l ON l.sender IS NULL AND l.name = q.session AND l.rank = 2
+  LEFT JOIN _onceward_runs AS r ON r.session = q.session AND r.state = 'open';
+
+CREATE VIEW onceward_session_queue_messages AS
+SELECT name AS session, row_number() OVER (PARTITION BY name ORDER BY coalesce(position, seq), seq) AS position, id, b.sender, type,
+       CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       attempts, received_at, expires_at
+  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.lane_id = l.lane_id AND state = 'pending' AND run_seq IS NULL
+ WHERE l.sender IS NULL;
+
+-- Schedules. A date and its message are one commit; due_at is NULL while paused.
+CREATE TABLE _onceward_schedules (
+    name       TEXT    PRIMARY KEY,
+    every      INTEGER CHECK (every > 0),
+    cron       TEXT,
+    timezone   TEXT,
+    missed     TEXT    NOT NULL CHECK (missed IN ('one', 'all', 'skip')),
+    overlap    TEXT    NOT NULL CHECK (overlap IN ('queue', 'skip')),
+    recipient  TEXT    NOT NULL,
+    session    TEXT    NOT NULL,
+    media      TEXT,
+    body       TEXT,
+    options    TEXT    NOT NULL,
+    origin     TEXT    NOT NULL CHECK (origin IN ('added', 'declared', 'withdrawn')),
+    declared_by TEXT   NOT NULL DEFAULT '[]' CHECK (json_valid(declared_by)),
+    next_at    INTEGER NOT NULL,
+    unsent     TEXT,
+    seen_at    INTEGER NOT NULL,
+    due_at     INTEGER,
+    paused_at  INTEGER,
+    created_at INTEGER NOT NULL,
+    sent       INTEGER NOT NULL DEFAULT 0,
+    last_at    INTEGER,
+    last_id    TEXT,
+    last_error TEXT,
+    skipped    INTEGER NOT NULL DEFAULT 0,
+    skipped_at INTEGER,
+    CHECK ((every IS NULL) <> (cron IS NULL)),
+    CHECK ((cron IS NULL) = (timezone IS NULL)),
+    CHECK ((media IS NULL) = (body IS NULL)),
+    CHECK ((due_at IS NULL) = (paused_at IS NOT NULL)),
+    CHECK (origin <> 'withdrawn' OR paused_at IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX _onceward_schedules_due  ON _onceward_schedules (due_at)  WHERE due_at IS NOT NULL;
+CREATE INDEX _onceward_schedules_seen ON _onceward_schedules (seen_at) WHERE due_at IS NOT NULL;
+
+CREATE VIEW onceward_schedules AS
+SELECT name, every, cron, timezone, missed, overlap, recipient, session, body, options, origin, next_at, paused_at, created_at, sent, last_at, last_id, last_error,
+       skipped, skipped_at
+  FROM _onceward_schedules;
+
+-- Results of handlers' steps, which the next call of the handler finds. They are deleted with the record of their message.
+CREATE TABLE _onceward_steps (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    scope      TEXT    NOT NULL DEFAULT '',
+    name       TEXT    NOT NULL,
+    version    TEXT    NOT NULL DEFAULT '',
+    ordinal    INTEGER NOT NULL CHECK (ordinal >= 1),
+    state      TEXT    NOT NULL
+        CHECK (state = 'done' OR state = 'waiting' OR state = 'retrying' OR state = 'given_up' OR state = 'failed'),
+    attempts   INTEGER NOT NULL,
+    arguments  TEXT    NOT NULL,
+    media      TEXT,
+    result     TEXT,
+    error      TEXT,
+    bytes      INTEGER NOT NULL DEFAULT 0,
+    awaits     TEXT,
+    due_at     INTEGER,
+    started_at INTEGER NOT NULL,
+    ended_at   INTEGER NOT NULL,
+    UNIQUE (message_id, sender, scope, name, version, ordinal),
+    CHECK ((state = 'done') = (result IS NOT NULL)),
+    CHECK ((state = 'retrying' OR state = 'waiting') = (due_at IS NOT NULL))
+) STRICT;
+
+CREATE INDEX _onceward_steps_started ON _onceward_steps (started_at);
+CREATE INDEX _onceward_steps_awaits  ON _onceward_steps (awaits) WHERE awaits IS NOT NULL AND state = 'waiting';
+
+CREATE TABLE _onceward_awaited_messages (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    session    TEXT    NOT NULL,
+    type       TEXT    NOT NULL,
+    sender     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    media      TEXT    NOT NULL,
+    body       TEXT    NOT NULL,
+    came_at    INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX _onceward_awaited_messages_session ON _onceward_awaited_messages (session, type, seq);
+CREATE INDEX _onceward_awaited_messages_came    ON _onceward_awaited_messages (came_at);
+CREATE INDEX _onceward_awaited_messages_id      ON _onceward_awaited_messages (message_id);
+
+-- An awaited message ends on arrival; its row shows until then that no step has taken it.
+CREATE TRIGGER _onceward_awaited_messages_taken AFTER DELETE ON _onceward_awaited_messages
+BEGIN
+    INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
+    SELECT 'inbox', seq, received_at, sender, id FROM _onceward_inbox WHERE sender = OLD.sender AND id = OLD.message_id;
+END;
+
+CREATE VIEW onceward_steps AS
+SELECT seq, message_id, sender, agent AS recipient, scope, name, version, ordinal, state, attempts,
+       CASE WHEN json_valid(result) THEN CAST(json_extract(result, '$') AS TEXT) END AS body,
+       error, bytes, awaits, due_at, started_at, ended_at
+  FROM _onceward_steps, _onceward_file_info;
+
+-- Output that handlers stream while they run, in batches of chunks: one order for all streams of a message.
+CREATE TABLE _onceward_output_batches (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    first      INTEGER NOT NULL CHECK (first >= 1),
+    last       INTEGER NOT NULL CHECK (last >= first),
+    kinds      TEXT    NOT NULL,
+    chunks     TEXT    NOT NULL,
+    bytes      INTEGER NOT NULL,
+    attempt    INTEGER NOT NULL,
+    stored_at  INTEGER NOT NULL,
+    UNIQUE (message_id, sender, first)
+) STRICT;
+
+CREATE INDEX _onceward_output_batches_stored ON _onceward_output_batches (stored_at);
+
+CREATE VIEW onceward_output_streams AS
+SELECT message_id, sender, agent AS recipient, name, sum(length(replace(kinds, 'r', ''))) AS chunks,
+       sum(bytes) AS bytes, max(last) AS last, max(attempt) AS attempt, min(stored_at) AS begun_at, max(stored_at) AS stored_at
+  FROM _onceward_output_batches, _onceward_file_info
+ GROUP BY message_id, sender, name;
+
+CREATE VIEW onceward_output_chunks AS
+SELECT message_id, sender, agent AS recipient, name, first + key AS position,
+       CASE substr(kinds, key + 1, 1) WHEN 'r' THEN 'restarted' ELSE 'chunk' END AS kind,
+       CASE WHEN substr(kinds, key + 1, 1) <> 'r' THEN CAST(value AS TEXT) END AS body, attempt, stored_at
+  FROM _onceward_output_batches, json_each(chunks), _onceward_file_info;
+
+-- The view over messages that several features explain: a line with a [feature] is there with that feature only.
+-- A message whose handler has a rate waits until the handler's next call; each call moves that moment on.
+CREATE VIEW onceward_inbox AS
+  WITH rated AS NOT MATERIALIZED (
+       SELECT h.seq, filled_at + CAST(1000 * (1 - tokens) / per_second AS INTEGER) AS next_at
+         FROM _onceward_rate_limits AS r JOIN _onceward_inbox AS h
+           ON '.' || type || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
+           OR '.' || topic || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
+        WHERE r.name >= 'handler:' AND r.name < 'handler;')
+SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, topic,
+       CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       CASE WHEN state = 'pending'
+             AND seq IN (SELECT value FROM _onceward_lanes, json_each(leased_seqs) WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL)
+            THEN 'processing' ELSE state END AS state,
+       attempts, expires_at, correlation_id, causation_id, received_at, ended_at, reason, frame,
+       CASE WHEN json_valid(frame)
+            THEN CAST(coalesce(json_extract(frame, '$.data'), json_extract(frame, '$.data_base64')) AS TEXT) END AS body,
+       channel, kind, mailbox, mailbox_key, replays,
+       CASE
+            WHEN state = 'processed' AND EXISTS (SELECT 1 FROM _onceward_awaited_messages AS k
+                                                  WHERE k.message_id = b.id AND k.sender = b.sender) THEN 'wait'
+            WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL
+            WHEN i.paused_at IS NOT NULL THEN 'resume'
+            WHEN q.paused_at IS NOT NULL THEN 'resume'
+            WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
+            WHEN seq <> l.head_seq THEN 'lane'
+            ELSE coalesce(
+                 (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
+                   WHERE asker_seq = b.seq AND r.state = 'open' ORDER BY asker_index LIMIT 1),
+                 (SELECT CASE WHEN s.state = 'retrying' THEN 'retry' WHEN awaits IS NULL THEN 'sleep' ELSE 'message ' || awaits END
+                    FROM _onceward_steps AS s
+                   WHERE s.message_id = b.id AND s.sender = b.sender AND s.state IN ('waiting', 'retrying') ORDER BY s.seq DESC LIMIT 1),
+                 CASE WHEN q.waiting_since_at IS NOT NULL AND q.retry_at IS NULL THEN 'run' END,
+                 'retry')
+            END AS waits_for,
+       CASE WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL  -- a pause lasts a century at most
+            WHEN q.paused_at >= coalesce(i.paused_at, 0) THEN q.paused_at + 3155760000000
+            WHEN i.paused_at IS NOT NULL THEN i.paused_at + 3155760000000
+            ELSE coalesce(l.due_at, (SELECT max(next_at) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))) END AS waits_until_at
+  FROM _onceward_inbox AS b JOIN _onceward_file_info AS i
+  LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+  LEFT JOIN _onceward_session_queues AS q ON l.sender IS NULL AND q.session = l.name
+;

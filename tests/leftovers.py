@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import apsw
 
+from onceward.api.features import rules
 from onceward.errors import OncewardError
 from onceward.features.checks import invariants
 from onceward.file.connection import close, connect
@@ -138,7 +139,7 @@ def _found(paths: list[Path], reading: Callable[[Path], Any]) -> list[str]:
                 reader = stack.enter_context(reading(path))
                 [(agent,)] = reader.rows("SELECT agent FROM onceward_file")
                 files.append(Left(path.name, agent, reader.rows))
-        found = [(file, broken) for file in files for broken in invariants.check(file)]
+        found = [(file, broken) for file in files for broken in invariants.check(file, rules())]
         for one, other in _pairs(files):
             found += [(one, broken) for broken in invariants.check_pair(one, other)]
         return [

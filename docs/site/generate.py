@@ -27,6 +27,7 @@ import readers
 import shapes
 import statechart
 import stubs
+import tables
 import timeline
 from pieces import code, flow, page, table
 
@@ -58,6 +59,7 @@ def pages() -> dict[str, str]:
         "docs/path.svg": path.draw(),
         "docs/explanation/architecture.svg": layers.draw(),
         "docs/how-to/which-way-to-receive.svg": decision.draw(),
+        "schema/0001_initial.sql": tables.initial(ROOT / "src" / "onceward"),
         "schema/frame.schema.json": shapes.frame_schema(),
         "schema/wire.schema.json": shapes.wire_schema(),
         "src/onceward/fleet/spark/__init__.py": fleets.listed(),

@@ -7,11 +7,13 @@ Arguments: a folder for the files, and the feature that must be absent.
 import asyncio
 import importlib.util
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Postbox
 from onceward.ops.cli import main
+from onceward.testing import Controls, ManualClock
 
 
 class Add(Msg):
@@ -33,7 +35,7 @@ def add(message: Add, ctx: Context) -> None:
 @adding.on("note")
 def note(message: dict[str, Any]) -> None:
     """Handle a message that expects no reply."""
-    assert {"any": "body"} == message
+    assert "body" == message["any"]
 
 
 @serving.on(Add)
@@ -43,19 +45,38 @@ async def serve(message: Add, ctx: AsyncContext) -> None:
 
 
 def plain(folder: Path) -> None:
-    """Let one agent ask another, without engines."""
+    """Let one agent ask another, without engines; a year later the files are pruned."""
+    clock = ManualClock()
+    controls = Controls(clock=clock)
     with (
-        Postbox(folder / "adder.db", agent=adding, start=False) as adder,
-        Postbox(folder / "asker.db", agent="asker", start=False) as asker,
+        Postbox(folder / "adder.db", agent=adding, start=False, testing=controls) as adder,
+        Postbox(folder / "asker.db", agent="asker", start=False, testing=controls) as asker,
     ):
         ticket = asker.request("adder", Add(a=1, b=2))
         sent = asker.send("adder", {"any": "body"}, type="note")
+        asker.broadcast({"any": "body", "long": "x" * 5000}, type="note")
         for box in (asker, adder, asker):
             box.run_until_idle()
+        for box in (asker, adder):
+            look(box)
         assert {"sum": 3} == asker.result(ticket, reply=dict[str, int])
         assert ["acked", "acked"] == [asker.state(each) for each in (ticket.id, sent)]
+        clock.advance(timedelta(days=400))
         for box in (asker, adder):
             box.file.run_maintenance()
+            assert [(0,)] == box.query("SELECT count(*) FROM onceward_outbox")
+        assert [(0,)] == asker.query("SELECT count(*) FROM _onceward_bodies")
+        if importlib.util.find_spec("onceward.features.checks"):
+            assert [] == adder.file.check(asker.file)
+
+
+VIEWS = "SELECT name FROM sqlite_schema WHERE type = 'view' AND name <> 'onceward_send'"
+
+
+def look(box: Postbox) -> None:
+    """Read every view of a file."""
+    for (view,) in box.query(VIEWS):
+        box.query(f"SELECT * FROM {view}")
 
 
 async def awaited(folder: Path) -> None:

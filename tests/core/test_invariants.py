@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
-from onceward.features.checks.invariants import FRAMES, INVARIANTS, Violation, check, look
+from onceward.api.features import rules
+from onceward.features.checks.invariants import FRAMES, Violation, check, look
 
 Open = Callable[..., Postbox]
 COPY_OUT = """
@@ -49,6 +50,11 @@ INSERT INTO _onceward_mailbox_readers (reader_id, mailbox, mode, name, critical,
     normal, low, background, read_at)
 VALUES (1, 'm', 'lease', 'g', 9, 9, 2, 9, 9, 1);
 INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (1, 3, 2)
+"""
+POST = """
+INSERT INTO _onceward_retained_posts (channel, session, lane, type, rank, head, tail, body_id,
+    size, created_at)
+VALUES ('c', 's', 's', 't', 2, '', '', 999, 1, 1)
 """
 PLANTED: dict[str, tuple[str, ...]] = {
     "S1": (COPY_OUT,),
@@ -105,6 +111,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
         "UPDATE _onceward_bodies SET digest = zeroblob(16)",
     ),
     "S10": ("DELETE FROM _onceward_bodies",),
+    "S12": (POST,),
     "S11": ("INSERT INTO _onceward_bodies (text, digest) VALUES ('1', x'00')",),
     "R8": (
         f"{UNGUARD}UPDATE _onceward_inbox SET frame = frame || ' '",
@@ -150,7 +157,7 @@ def test_every_invariant_has_its_violations() -> None:
 
     That one has a test of its own.
     """
-    assert {*INVARIANTS, *FRAMES} - {"D1"} == set(PLANTED)
+    assert {*rules(), *FRAMES} - {"D1"} == set(PLANTED)
 
 
 @pytest.mark.broken("the violation is planted")
@@ -165,11 +172,11 @@ def test_a_planted_violation_is_found(used: Postbox, name: str, sql: str) -> Non
     """
     used._db.write(lambda tx: tx.rows(sql))
 
-    found = {violation.invariant: violation for violation in check(used._db)}
+    found = {violation.invariant: violation for violation in check(used._db, rules())}
 
     assert name in found
-    assert name in {*FRAMES, *(invariant for invariant, _ in look(used._db))}
-    assert ((INVARIANTS | FRAMES)[name][0], True) == (found[name].rule, bool(found[name].offender))
+    assert name in {*FRAMES, *(invariant for invariant, _ in look(used._db, rules()))}
+    assert ((rules() | FRAMES)[name][0], True) == (found[name].rule, bool(found[name].offender))
 
 
 @pytest.mark.broken("the violation is planted")

@@ -487,3 +487,17 @@ def test_a_message_that_comes_during_a_round_is_not_forgotten_at_rest(
         keeps._look()
 
     assert 2 == len(rounds)
+
+
+def test_an_archived_transition_is_pruned_if_it_is_unchanged(
+    opened: Callable[..., Postbox],
+) -> None:
+    """A row that the archive holds with another state stays."""
+    box = opened("a", transitions=True)
+    box.send_many([("b", 1), ("b", 2)])
+    rows = box.query("SELECT seq, id, to_state, at FROM onceward_transitions ORDER BY seq")
+    (seq, message, _, at), other = rows
+
+    pruned = box._prune_archived("transitions", [(seq, message, "acked", at), other])
+
+    assert (1, [(seq,)]) == (pruned, box.query("SELECT seq FROM onceward_transitions"))

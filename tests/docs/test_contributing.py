@@ -1,5 +1,6 @@
 """The page for contributors is true: its six steps add a feature to a copy of the package."""
 
+import importlib
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ STEPS = re.compile(
     r"^### (?P<number>\d)\. .+?\n(?P<text>.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL
 )
 CHANGE = re.compile(
-    r"^```(?P<kind>py|diff) (?P<path>\S+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^```(?P<kind>py|sql|diff) (?P<path>\S+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 FEATURE = Path("src/onceward/features/presence")
 BEGIN = """
@@ -48,7 +49,7 @@ class Change:
     def apply(self, root: Path) -> None:
         """Write the file, or put the lines with + beside those that are there once."""
         path = root / self.path
-        if self.kind == "py":
+        if self.kind != "diff":
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.text, encoding="utf-8")
             return
@@ -56,7 +57,7 @@ class Change:
 
     def undo(self, root: Path) -> None:
         """Take out what ``apply`` put in."""
-        if self.kind == "py":
+        if self.kind != "diff":
             (root / self.path).unlink()
         else:
             self._replace(root / self.path, self._lines(" +"), self._lines(" "))
@@ -87,6 +88,20 @@ def _changes() -> list[Change]:
         for step in STEPS.finditer(_parts()[1])
         for found in CHANGE.finditer(step["text"])
     ]
+
+
+def _add_feature(root: Path) -> None:
+    for change in _changes():
+        change.apply(root)
+    _generate(root)
+
+
+def _generate(root: Path) -> None:
+    """Put the schema together, as ``docs/site/generate.py`` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs" / "site"))
+        text: str = importlib.import_module("tables").initial(root / "src" / "onceward")
+    (root / "schema" / "0001_initial.sql").write_text(text, encoding="utf-8")
 
 
 def _files(root: Path) -> dict[str, bytes]:
@@ -129,8 +144,7 @@ def test_there_are_six_steps_and_each_shows_what_to_do() -> None:
 
 def test_the_six_steps_add_a_feature(copy: Path) -> None:
     """Its own test finds table, work while accepting, maintenance and attribute; the gates hold."""
-    for change in _changes():
-        change.apply(copy)
+    _add_feature(copy)
     [test] = [change.path for change in _changes() if change.step == 6]
 
     assert (0, "") == _run(copy, "-m", "pytest", "-q", "-W", "error", "--noconftest", test)
@@ -173,11 +187,11 @@ def test_a_command_is_added_in_two_places(copy: Path, tmp_path: Path) -> None:
 def test_a_feature_that_is_taken_out_leaves_the_rest_whole(copy: Path, tmp_path: Path) -> None:
     """Undone, the steps leave no trace in the package, and its files lose no message."""
     before = _files(copy)
-    for change in _changes():
-        change.apply(copy)
+    _add_feature(copy)
     assert (0, "") == _run(copy, "-c", BEGIN, folder=tmp_path)
     for change in reversed(_changes()):
         change.undo(copy)
+    _generate(copy)
 
     assert before == _files(copy)
     with (

@@ -172,7 +172,7 @@ def _do(
             Path(block.file).write_text(block.text, encoding="utf-8")
         case "python":
             return _execute(page, block.text, block.line, namespace)
-        case "sql":
+        case "sql" if not block.file.endswith(".sql"):  # that is a file to write
             return _query(block)
         case "console":
             _console(f"{_name(page)}:{block.line}", block.text, jobs)

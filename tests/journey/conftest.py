@@ -20,6 +20,7 @@ import pytest
 from tests.leftovers import Leftovers
 
 from onceward import Agent, Postbox
+from onceward.api import features
 from onceward.core.deliver.transport import Features
 from onceward.core.handle.worker import Worker
 from onceward.errors import PushFailed, Refused, Unreachable
@@ -260,7 +261,7 @@ def audit(
         with reading(path) as file:
             wrong: list[object] = [*differences(file)]
             if rules:
-                wrong += invariants.check(Audited(path.stem, file.rows))
+                wrong += invariants.check(Audited(path.stem, file.rows), features.rules())
             if wrong:
                 found[path.name] = wrong
     return found

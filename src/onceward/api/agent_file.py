@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onceward.api.features import FEATURES
+from onceward.api.features import FEATURES, rules
 from onceward.core.end import received
 from onceward.core.maintenance import Maintenance
 from onceward.file import identity
@@ -67,7 +67,7 @@ class AgentFile:
 
         # SQLite's check takes what an earlier one kept of the search index for damage
         self._db.readers.close_idle(0.0)
-        found = invariants.check(self._db)
+        found = invariants.check(self._db, rules())
         if audit := self._offers.get("audit_damage"):
             audit(found)
         pairs = [

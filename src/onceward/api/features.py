@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from onceward.core.contract import Engine, Feature
+from onceward.core.contract import Engine, Feature, FileRule
 from onceward.core.deliver.dispatcher import DueWork
 from onceward.errors import InvalidArgument
 
@@ -124,3 +124,9 @@ def open_all(opening: Opening) -> None:
     for each in FEATURES:
         if each.opens is not None:
             each.opens(opening)
+
+
+def rules() -> dict[str, FileRule]:
+    """Return what must hold in a file, by the name of each rule."""
+    made = [each.rules() for each in FEATURES if each.rules is not None]
+    return {name: rule for each in made for name, rule in each.items()}

@@ -657,7 +657,9 @@ class Postbox(Session, EventSource, PostboxParts):
         from onceward.core import maintenance  # noqa: PLC0415 - asked for by pruning jobs only
 
         known = [maintenance.ArchivedRow(*row) for row in rows]
-        return self._db.write(lambda tx: maintenance.prune_archived(tx, box, known))
+        ours = partial(maintenance.prune_archived, box=box)
+        prune: Callable[..., int] = self._opening.offers.get(f"prune_archived_{box}", ours)
+        return self._db.write(lambda tx: prune(tx, rows=known))
 
     def _prune_archived_marks(self, rows: Sequence[tuple[int, str]], before: int) -> int:
         """Prune dedup records (seq, message id) that an archive holds."""

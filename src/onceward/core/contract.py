@@ -193,6 +193,14 @@ class Calls(NamedTuple):
     """Deletes the steps of a message: all of them, or one and those after it."""
 
 
+class FileRule(NamedTuple):
+    """A condition on the rows of a file, and the statement that finds the offenders."""
+
+    text: str
+    offenders: str
+    """SQL: one column that names each offender; no row if the rule holds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """The parts of one feature, which a postbox composes."""
@@ -211,5 +219,7 @@ class Feature:
     """Its work in each round of maintenance."""
     opens: Callable[[Opening], None] | None = None
     """Prepares a file that is opened, before its engines start."""
+    rules: Callable[[], Mapping[str, FileRule]] | None = None
+    """Returns what must hold in a file, by the name of each rule."""
     parts: Mapping[str, Part] = field(default_factory=dict)
     """Attributes of a postbox, by name."""

@@ -6,9 +6,9 @@ Work is done in slices, between which writers get their turn; correctness does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceward.core.end import received
 from onceward.core.rows import dedup, drops, inbox, lanes, outbox, receipts, tickets
@@ -38,12 +38,6 @@ Step = Callable[[StoreTransaction, int], tuple[int, int]]
 """Ends or prunes one slice; takes and returns as ``Walk``: -1 says that no more is to be done."""
 
 
-TRANSITIONS: Final = """
-DELETE FROM _onceward_transitions
- WHERE seq IN (SELECT seq
-                 FROM (SELECT seq, at FROM _onceward_transitions ORDER BY seq LIMIT :limit)
-                WHERE at < :before)
-"""
 # A reader that returns after more late changes than these compares all rows.
 LATE_KEPT: Final = 100_000
 LATE_CHANGES: Final = f"""
@@ -52,12 +46,6 @@ DELETE FROM _onceward_late_changes
                  FROM _onceward_late_changes
                 WHERE seq <= (SELECT max(seq) FROM _onceward_late_changes) - {LATE_KEPT}
                 ORDER BY seq LIMIT :limit)
-"""
-# Rows that were read back from an archive: each must be unchanged since.
-ARCHIVED_TRANSITION: Final = """
-DELETE FROM _onceward_transitions
- WHERE seq = :seq AND id = :id AND to_state = :state AND at = :ended_at
-RETURNING at
 """
 SKIPPED: Final = 9
 """Maximum rounds that a file at rest skips: each would parse its schema again."""
@@ -366,27 +354,19 @@ def slice_of(
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of rows outside outbox and inbox; return how many."""
-    named = {"before": before, "limit": limit, "now": tx.now}
-    others = sum(tx.run(sql, named) for sql in (TRANSITIONS, LATE_CHANGES))
     owned = (tickets.prune, drops.prune, inbox.prune_attempts)
-    return others + sum(prune(tx, before=before, limit=limit) for prune in owned)
+    return tx.run(LATE_CHANGES, {"limit": limit}) + sum(
+        prune(tx, before=before, limit=limit) for prune in owned
+    )
 
 
-def _remove_transition(tx: StoreTransaction, row: Mapping[str, Any]) -> list[Millis]:
-    return [at for (at,) in tx.rows(ARCHIVED_TRANSITION, row)]
-
-
-REMOVE_ARCHIVED: Final = {
-    "outbox": outbox.remove_archived,
-    "inbox": inbox.remove_archived,
-    "transitions": _remove_transition,
-}
+REMOVE_ARCHIVED: Final = {"outbox": outbox.remove_archived, "inbox": inbox.remove_archived}
 """By table: deletes an archived row that is unchanged since."""
 
 
 def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) -> int:
     """
-    Prune unchanged rows of ``outbox``, ``inbox`` or ``transitions``; return how many.
+    Prune unchanged rows of ``outbox`` or ``inbox``; return how many.
 
     A row that changed since it was archived stays.
     """

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import apsw
 
+from onceward.api.features import rules
 from onceward.features.checks import invariants
 from onceward.message.parcel import Answer, Parcel
 
@@ -20,6 +21,7 @@ CREATE TABLE IF NOT EXISTS simulated_effects (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, sender TEXT NOT NULL
 )
 """
+RULES: Final = rules()
 EFFECT: Final = "INSERT INTO simulated_effects (id, sender) VALUES (?, ?)"
 SEEN: Final = "SELECT seq, id, sender FROM simulated_effects WHERE seq > ? ORDER BY seq"
 TRACES: Final = """
@@ -223,7 +225,8 @@ class History:
         file = self.files[agent]
         if not file.changed():
             return
-        self.wrong += [f"{agent} {name}: {offender}" for name, offender in invariants.look(file)]
+        found = invariants.look(file, RULES)
+        self.wrong += [f"{agent} {name}: {offender}" for name, offender in found]
         for seq, message_id, _ in file.ask(SEEN, (file.upto,)):
             file.upto = seq
             if message_id in file.effects:
@@ -301,7 +304,7 @@ class History:
         for agent, file in self.files.items():
             self.look(agent)
             self._unacknowledged(agent)
-            broken = invariants.check(file)
+            broken = invariants.check(file, RULES)
             self.wrong += [f"{agent} {each.invariant}: {each.offender}" for each in broken]
         self._learn_decisions()
         for sent in self.sent.values():

@@ -40,5 +40,6 @@ FEATURE: Final = Feature(
         prune=late("channel_posts.prune_acknowledgments"), home=late("channel_tasks.maintain")
     ),
     opens=_offer,
+    rules=late("rules.rules"),
     parts={"channels": Part(late("api.channels_of"), late("aio.AsyncChannels"))},
 )

@@ -9,17 +9,19 @@ recipient keeps.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from onceward.core.contract import FileRule
 from onceward.core.rows.outbox import body_digest_of, frame_of
 from onceward.errors import StoreClosed, StoreError
 from onceward.message.frame import digest, split_digest
 from onceward.message.ids import OWN_ID
 
-INVARIANTS: Final[dict[str, tuple[str, str]]] = {
-    "S1": (
+INVARIANTS: Final = {
+    "S1": FileRule(
         "a message is in the outbox or in its dead letters, never in both",
         """
         SELECT o.id
@@ -28,7 +30,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
            AND d.id = o.id
         """,
     ),
-    "S2": (
+    "S2": FileRule(
         "no waiting message has vanished: the number of 'pending' rows matches the counters",
         """
         SELECT 'pending ' || n || ', counted ' || expected FROM (
@@ -39,7 +41,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
          WHERE n <> expected
         """,
     ),
-    "S3": (
+    "S3": FileRule(
         "the number of 'sent' rows matches the counters",
         """
         SELECT 'sent ' || n || ', counted ' || expected FROM (
@@ -48,7 +50,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
          WHERE n <> expected
         """,
     ),
-    "S4": (
+    "S4": FileRule(
         "every message of the parcel in flight is for its peer",
         """
         SELECT p.name || ' parcel_ordinal row ' || j.value
@@ -57,7 +59,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
          WHERE p.in_flight_seqs IS NOT NULL AND o.recipient <> p.name
         """,
     ),
-    "S5": (
+    "S5": FileRule(
         "a message that waits for a peer's outcome has a time at which the peer is asked",
         """
         SELECT id FROM _onceward_outbox
@@ -65,7 +67,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
            AND recipient <> (SELECT agent FROM _onceward_file_info)
         """,
     ),
-    "S7": (
+    "S7": FileRule(
         "a message to oneself that waits for its outcome is pending in the inbox of the same file",
         """
         SELECT o.id
@@ -77,32 +79,20 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
                             WHERE b.sender = i.agent AND b.id = o.id AND b.state = 'pending')
         """,
     ),
-    "S6": (
+    "S6": FileRule(
         "a message was sent before it ended, unless it was withdrawn",
         "SELECT id FROM _onceward_outbox WHERE state IN ('acked', 'failed') AND sent_at IS NULL",
     ),
-    "S10": (
+    "S10": FileRule(
         "every message has its body",
         """
         SELECT o.id
           FROM _onceward_outbox AS o
          WHERE o.body_id IS NOT NULL
            AND NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
-        UNION ALL
-        SELECT 'post ' || p.number
-          FROM _onceward_retained_posts AS p
-         WHERE NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = p.body_id)
         """,
     ),
-    "S11": (
-        "a shared body is deleted with the last message that refers to it",
-        """
-        SELECT 'body ' || b.body_id FROM _onceward_bodies AS b
-         WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.body_id = b.body_id)
-           AND NOT EXISTS (SELECT 1 FROM _onceward_retained_posts AS p WHERE p.body_id = b.body_id)
-        """,
-    ),
-    "R1": (
+    "R1": FileRule(
         "a message is processed exactly if it has a dedup record",
         """
         SELECT b.id FROM _onceward_inbox AS b
@@ -115,7 +105,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
                                  WHERE sender = b.sender), '')
         """,
     ),
-    "R2": (
+    "R2": FileRule(
         "no waiting message has a dedup record",
         """
         SELECT b.id FROM _onceward_inbox AS b
@@ -123,7 +113,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
          WHERE b.state = 'pending' AND b.mailbox IS NULL
         """,
     ),
-    "R3": (
+    "R3": FileRule(
         "the number of 'pending' inbox rows matches the counters",
         """
         SELECT 'pending ' || n || ', counted ' || expected FROM (
@@ -133,7 +123,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
          WHERE n <> expected
         """,
     ),
-    "R4": (
+    "R4": FileRule(
         "a lane's head is its oldest waiting message",
         """
         SELECT coalesce(l.sender, '') || '/' || l.name FROM _onceward_lanes AS l
@@ -142,7 +132,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
                                    WHERE lane_id = l.lane_id AND state = 'pending')
         """,
     ),
-    "R5": (
+    "R5": FileRule(
         "every waiting message has a lane that will deliver it",
         """
         SELECT b.id
@@ -151,7 +141,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
          WHERE b.state = 'pending' AND b.mailbox IS NULL AND l.lane_id IS NULL
         """,
     ),
-    "R6": (
+    "R6": FileRule(
         "every dead letter of the inbox has a dedup record, so its frame is not accepted again",
         """
         SELECT d.id FROM _onceward_dead_letters AS d
@@ -162,7 +152,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
                                  WHERE sender = d.peer), '')
         """,
     ),
-    "R7": (
+    "R7": FileRule(
         "a message is in the inbox or in its dead letters, never in both",
         """
         SELECT b.id
@@ -171,34 +161,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
            AND d.id = b.id
         """,
     ),
-    "Q1": (
-        "a message that is bound to a run is bound to an open one, which lists it",
-        """
-        SELECT b.id FROM _onceward_inbox AS b LEFT JOIN _onceward_runs AS r ON r.seq = b.run_seq
-         WHERE b.state = 'pending' AND b.run_seq IS NOT NULL
-           AND (r.state IS NOT 'open' OR b.seq NOT IN (SELECT value FROM json_each(r.bound)))
-        """,
-    ),
-    "Q2": (
-        "an open run holds every message that it lists",
-        """
-        SELECT r.id
-          FROM _onceward_runs AS r, json_each(r.bound) AS j
-          LEFT JOIN _onceward_inbox AS b ON b.seq = j.value
-         WHERE r.state = 'open'
-           AND (b.seq IS NULL OR b.run_seq IS NOT r.seq OR b.state <> 'pending')
-        """,
-    ),
-    "Q3": (
-        "a dropped message waits for a run that gets its summary",
-        """
-        SELECT d.id
-          FROM _onceward_drops AS d
-          JOIN _onceward_runs AS r ON r.seq = d.run_seq
-         WHERE r.state <> 'open' AND NOT r.consumed
-        """,
-    ),
-    "M1": (
+    "M1": FileRule(
         "a mailbox's message is in no lane, and its sender knows that it was stored",
         """
         SELECT b.id FROM _onceward_inbox AS b
@@ -213,17 +176,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
                                  WHERE sender = b.sender), '')
         """,
     ),
-    "M2": (
-        "a message that a reader holds is before the reader's position",
-        """
-        SELECT r.mailbox || '/' || r.name || ' row ' || h.seq FROM _onceward_mailbox_leases AS h
-          LEFT JOIN _onceward_mailbox_readers AS r ON r.reader_id = h.reader_id
-         WHERE r.reader_id IS NULL
-            OR h.seq > CASE h.rank WHEN 0 THEN r.critical WHEN 1 THEN r.urgent WHEN 2 THEN r.normal
-                                   WHEN 3 THEN r.low ELSE r.background END
-        """,
-    ),
-    "T1": (
+    "T1": FileRule(
         "an answered ticket names its reply",
         """
         SELECT id
@@ -231,7 +184,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
          WHERE state IN ('answered', 'late') AND reply_id IS NULL
         """,
     ),
-    "D1": (
+    "D1": FileRule(
         "SQLite finds no damage in the file",
         """
         SELECT substr(integrity_check, 1, 400)
@@ -240,14 +193,8 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
 }
-AT_ONCE: Final = " UNION ALL ".join(
-    f"SELECT '{name}', one.* FROM ({sql}) AS one"
-    for name, (_, sql) in INVARIANTS.items()
-    if name != "D1"
-)
-"""All of them in one statement, except SQLite's own check."""
 FRAMES: Final = {
-    "S8": (
+    "S8": FileRule(
         "every frame of the outbox is unchanged since it was written",
         """
         SELECT id, frame, digest
@@ -255,27 +202,23 @@ FRAMES: Final = {
          WHERE digest IS NOT NULL AND body_id IS NULL
         """,
     ),
-    "S9": (
+    "S9": FileRule(
         "every shared body is unchanged since it was written",
         "SELECT 'body ' || body_id, text, digest FROM _onceward_bodies",
     ),
-    "R8": (
+    "R8": FileRule(
         "every frame of the inbox is unchanged since it was accepted",
         "SELECT id, frame, digest FROM _onceward_inbox",
     ),
-    "R9": (
+    "R9": FileRule(
         "every dead letter is unchanged",
         "SELECT id, frame, digest FROM _onceward_dead_letters WHERE digest IS NOT NULL",
     ),
 }
 
 
-USERS: Final = """
-SELECT id FROM _onceward_outbox WHERE body_id = :body
- UNION ALL
-SELECT 'post ' || number FROM _onceward_retained_posts WHERE body_id = :body
-"""
-DAMAGED: Final = frozenset({"S8", "S9", "S10", "R8", "R9"})
+USERS: Final = "SELECT id FROM _onceward_outbox WHERE body_id = :body"
+DAMAGED: Final = frozenset({"S8", "S9", "S10", "S12", "R8", "R9"})
 """Rules whose offenders are altered messages, or messages without a body."""
 HEADS: Final = f"""
 SELECT id, frame, digest, {body_digest_of("o")}
@@ -306,10 +249,15 @@ class Violation:
     offender: str
 
 
-def check(db: ReadableFile) -> list[Violation]:
-    """Return the violations in a file; empty if there are none."""
+def rules() -> Mapping[str, FileRule]:
+    """Return what must hold in a file without features."""
+    return INVARIANTS
+
+
+def check(db: ReadableFile, rules: Mapping[str, FileRule]) -> list[Violation]:
+    """Return the violations of *rules* and of the frames in a file; empty if there are none."""
     found: list[Violation] = []
-    for name, (rule, sql) in INVARIANTS.items():
+    for name, (rule, sql) in rules.items():
         found += [Violation(name, rule, str(row[0])) for row in _ask(db, sql)]
     for name, (rule, sql) in FRAMES.items():
         found += [
@@ -326,9 +274,17 @@ def check(db: ReadableFile) -> list[Violation]:
     return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
 
 
-def look(db: ReadableFile) -> list[tuple[str, str]]:
+def look(db: ReadableFile, rules: Mapping[str, FileRule]) -> list[tuple[str, str]]:
     """Return (invariant, offender) of the violations in a file's rows, by one statement."""
-    return [(str(name), str(offender)) for name, offender in db.ask(AT_ONCE)]
+    found = db.ask(_at_once(tuple(rules.items())))
+    return [(str(name), str(offender)) for name, offender in found]
+
+
+@cache
+def _at_once(rules: tuple[tuple[str, FileRule], ...]) -> str:
+    """Return all rules as one statement, except SQLite's own check."""
+    asked = [(name, rule.offenders) for name, rule in rules if name != "D1"]
+    return " UNION ALL ".join(f"SELECT '{name}', one.* FROM ({sql}) AS one" for name, sql in asked)
 
 
 def _users(db: ReadableFile, body: str) -> list[str]:

@@ -22,6 +22,7 @@ SWITCHES: Final = {"transitions": late("upkeep.switch"), "search": late("full_te
 
 def _prepare(opening: Opening) -> None:
     """Record transitions and index bodies as the settings say; let other features find messages."""
+    opening.offers["prune_archived_transitions"] = late("upkeep.prune_archived")
     opening.offers["find"] = partial(late("history.find"), opening.deps.db)
     settings = opening.deps.settings
     for name, switch in SWITCHES.items():
@@ -29,4 +30,8 @@ def _prepare(opening: Opening) -> None:
             switch(opening.deps.db, on=getattr(settings, name))
 
 
-FEATURE: Final = Feature(name="history", upkeep=Upkeep(keep=late("upkeep.index")), opens=_prepare)
+FEATURE: Final = Feature(
+    name="history",
+    upkeep=Upkeep(keep=late("upkeep.index"), prune=late("upkeep.prune")),
+    opens=_prepare,
+)

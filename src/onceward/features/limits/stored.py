@@ -111,7 +111,7 @@ def _recount(tx: StoreTransaction) -> None:
     if not tx.rows(ANY):
         outbox.free_all(tx)
         return
-    tx.rows(Path(__file__).with_name("limits.sql").read_text(encoding="utf-8"))
+    tx.rows(Path(__file__).with_name("usage.sql").read_text(encoding="utf-8"))
     tx.run(RECOUNT)
     outbox.free_orphans(tx)
     while outbox.free_next(tx):

@@ -25,5 +25,6 @@ FEATURE: Final = Feature(
         returned=late("keys.readmit"),
     ),
     upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep"), held=HELD),
+    rules=late("rules.rules"),
     parts={"mailboxes": Part(late("api.mailboxes_of"), late("aio.AsyncMailboxes"))},
 )

@@ -36,5 +36,6 @@ FEATURE: Final = Feature(
     arrives=Arrives(cancelling=late("runs.abort_bound")),
     upkeep=Upkeep(prune=late("runs.prune")),
     claims=Claims(engines=_workers),
+    rules=late("rules.rules"),
     parts={"runs": Part(late("api.runs_of"), late("aio.AsyncRuns"))},
 )

@@ -64,19 +64,6 @@ Table stats:
 Table backlog:
     _db, _agent, _seq, box, peer, oldest_at, _epoch
 
-Table acknowledgments:
-    _db, _agent, _seq, message_id, correlation_id, channel, participant, status, detail,
-    first_at, at, _epoch
-
-Table runs:
-    _db, _agent, _seq, seq, id, session, mode, state, messages, event_ids, consumed, partial,
-    result, cause, token, owner, lease_at, started_at, checkpoint_at, ended_at, left_at,
-    returned_at, _epoch
-
-Table steps:
-    _db, _agent, _seq, seq, message_id, sender, recipient, scope, name, version, ordinal, state,
-    attempts, body, error, bytes, awaits, due_at, started_at, ended_at, _epoch
-
 Table failed_attempts:
     _db, _agent, _seq, seq, message_id, sender, recipient, attempt, worker, error, trace, took,
     failed_at, _epoch
@@ -84,31 +71,6 @@ Table failed_attempts:
 Table results:
     _db, _agent, _seq, seq, message_id, sender, recipient, body, bytes, stored_at, until_at,
     _epoch
-
-Table output_streams:
-    _db, _agent, _seq, message_id, sender, recipient, name, chunks, bytes, last, attempt,
-    begun_at, stored_at, _epoch
-
-Table output_chunks:
-    _db, _agent, _seq, message_id, sender, recipient, name, position, kind, body, attempt,
-    stored_at, _epoch
-
-Table session_queues:
-    _db, _agent, _seq, session, mode, debounce_for, cap, overflow, aborted, inject, waiting,
-    run, bound, dropped, state, due_at, arrived_at, paused_at, _epoch
-
-Table schedules:
-    _db, _agent, _seq, name, every, cron, timezone, missed, overlap, recipient, session, body,
-    options, origin, next_at, paused_at, created_at, sent, last_at, last_id, last_error,
-    skipped, skipped_at, _epoch
-
-Table session_queue_messages:
-    _db, _agent, _seq, session, position, id, sender, type, priority, attempts, received_at,
-    expires_at, _epoch
-
-Table mailbox_readers:
-    _db, _agent, _seq, mailbox, mode, name, critical, urgent, normal, low, background, leased,
-    kept, expires_at, read_at, _epoch
 
 Table ephemeral_messages:
     _db, _agent, _seq, seq, id, sender, session, mailbox, state, reason, received_at, ended_at,
@@ -122,8 +84,46 @@ Table limits:
     _db, _agent, _seq, scope, name, max_messages, max_bytes, overflow, used_by, messages, bytes,
     _epoch
 
+Table acknowledgments:
+    _db, _agent, _seq, message_id, correlation_id, channel, participant, status, detail,
+    first_at, at, _epoch
+
 Table transitions:
     _db, _agent, _seq, seq, at, agent, box, id, peer, from_state, to_state, reason, _epoch
+
+Table mailbox_readers:
+    _db, _agent, _seq, mailbox, mode, name, critical, urgent, normal, low, background, leased,
+    kept, expires_at, read_at, _epoch
+
+Table runs:
+    _db, _agent, _seq, seq, id, session, mode, state, messages, event_ids, consumed, partial,
+    result, cause, token, owner, lease_at, started_at, checkpoint_at, ended_at, left_at,
+    returned_at, _epoch
+
+Table session_queues:
+    _db, _agent, _seq, session, mode, debounce_for, cap, overflow, aborted, inject, waiting,
+    run, bound, dropped, state, due_at, arrived_at, paused_at, _epoch
+
+Table session_queue_messages:
+    _db, _agent, _seq, session, position, id, sender, type, priority, attempts, received_at,
+    expires_at, _epoch
+
+Table schedules:
+    _db, _agent, _seq, name, every, cron, timezone, missed, overlap, recipient, session, body,
+    options, origin, next_at, paused_at, created_at, sent, last_at, last_id, last_error,
+    skipped, skipped_at, _epoch
+
+Table steps:
+    _db, _agent, _seq, seq, message_id, sender, recipient, scope, name, version, ordinal, state,
+    attempts, body, error, bytes, awaits, due_at, started_at, ended_at, _epoch
+
+Table output_streams:
+    _db, _agent, _seq, message_id, sender, recipient, name, chunks, bytes, last, attempt,
+    begun_at, stored_at, _epoch
+
+Table output_chunks:
+    _db, _agent, _seq, message_id, sender, recipient, name, position, kind, body, attempt,
+    stored_at, _epoch
 
 Table agents:
     _db, _agent, _seq, agent, file_id, durability, paused_at, opened_at, created_at,
