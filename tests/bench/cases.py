@@ -24,6 +24,7 @@ CASES: Final = {
     "backlog": "tests.bench.backlog:backlog",
     "peers": "tests.bench.peers:peers",
     "step": "tests.bench.steps:steps",
+    "processes": "tests.bench.processes:processes",
     "claim-group": "tests.bench.claims:claim_group",
     "runs": "tests.bench.runs:runs",
     "history": "tests.bench.history:history",

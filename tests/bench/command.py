@@ -32,10 +32,10 @@ def run(
     Measure one case and print its rows.
 
     Args:
-        case: send, send-many, group, deliver, slow-disk, wake, backlog, peers, claim-group, runs,
-            history, topics, fanout, recipients, large-body, memory, growth, fleet-lanes,
-            fleet-log, fleet, fleet-reconcile, or report: all of them, and the page that shows
-            their figures.
+        case: send, send-many, group, deliver, slow-disk, wake, backlog, peers, processes,
+            claim-group, runs, history, topics, fanout, recipients, large-body, memory, growth,
+            fleet-lanes, fleet-log, fleet, fleet-reconcile, or report: all of them,
+            and the page that shows their figures.
         json: One JSON object per row instead of words.
         seconds: Length of one lap; short laps also shrink the sizes, for a quick look.
         size: Number of messages, where a case has one.

@@ -189,6 +189,14 @@ is how much longer ours takes, `cpu_us`
 the processor's time of the calling thread.""",
     ),
     Section(
+        title="Several processes on one file",
+        cases=("processes",),
+        prose="""A backlog in twenty lanes, handled by one, two and three processes; \
+the handler writes one row, so that the file is the
+limit and another process can only help while this one decodes. `ratio` is to one process, \
+`messages_a_commit` how many share one.""",
+    ),
+    Section(
         title="A mailbox shared out",
         cases=("claim-group", "claim-wake"),
         prose="""Five processes lease, handle and settle the messages of one mailbox. \

@@ -32,7 +32,10 @@ REQUIRED = {
 }
 TINY = 0.02
 
-SLOW = {"http", "nats", "price", "wake", "dead-peers", "claim-group", "memory", "slow-disk"}
+SLOW = {
+    "http", "nats", "price", "wake", "dead-peers", "claim-group", "memory", "slow-disk",
+    "processes",
+}  # fmt: skip
 """Cases that start many processes: their rows are tested with the proof."""
 ROWS = {
     "send": ["send safe", "send fast"],
@@ -43,6 +46,7 @@ ROWS = {
     "backlog": ["backlog safe"] * 9,
     "memory": ["memory safe", "import none"],
     "slow-disk": ["slow-disk safe"] * 6,
+    "processes": ["processes safe"] * 3,
 }
 COMPARED = {"send", "send-many", "group", "deliver"}
 RATES = ("rate", "raw_rate", "ratio")
