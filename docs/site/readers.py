@@ -41,6 +41,8 @@ ASYNC_MODULES = (
     "onceward.core.handle.message",
     "onceward.features.batches.context",
     "onceward.core.handle.context",
+    "onceward.core.handle.output",
+    "onceward.features.requests.verbs",
 )
 """Modules of async classes: their names for the sync ones are looked up in this order."""
 

@@ -12,9 +12,9 @@ if _typing.TYPE_CHECKING:
     from onceward import errors
     from onceward.api.agent import Agent
     from onceward.api.aio import AsyncPostbox
+    from onceward.api.contexts import AsyncContext, AsyncRun, Context, Run
     from onceward.api.postbox import Postbox
     from onceward.api.session import Session
-    from onceward.core.handle.context import AsyncContext, Context
     from onceward.core.handle.message import AsyncMessage, Message
     from onceward.core.handle.signatures import Depends
     from onceward.core.send.block import Transaction
@@ -22,7 +22,6 @@ if _typing.TYPE_CHECKING:
     from onceward.features.batches.context import BatchContext
     from onceward.features.channels.api import Channel
     from onceward.features.mailboxes.api import Mailbox
-    from onceward.features.runs.run import AsyncRun, Run
     from onceward.features.steps.decorator import step
     from onceward.message.body import Msg
     from onceward.message.record import MessageRecord, Ticket
@@ -62,13 +61,13 @@ __all__ = [
 
 _MODULES = {
     "Agent": "api.agent",
-    "AsyncContext": "core.handle.context",
+    "AsyncContext": "api.contexts",
     "AsyncMessage": "core.handle.message",
     "AsyncPostbox": "api.aio",
-    "AsyncRun": "features.runs.run",
+    "AsyncRun": "api.contexts",
     "BatchContext": "features.batches.context",
     "Channel": "features.channels.api",
-    "Context": "core.handle.context",
+    "Context": "api.contexts",
     "Depends": "core.handle.signatures",
     "Drop": "errors",
     "Mailbox": "features.mailboxes.api",
@@ -81,7 +80,7 @@ _MODULES = {
     "Reject": "errors",
     "Retry": "errors",
     "RetryPolicy": "message.retry",
-    "Run": "features.runs.run",
+    "Run": "api.contexts",
     "Session": "api.session",
     "Settings": "message.settings",
     "Ticket": "message.record",

@@ -8,9 +8,10 @@ from onceward import Context, Message, Postbox, Run, Session, Transaction
 from onceward.api import aio
 from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
+from onceward.api.contexts import AsyncContext, AsyncRun
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.peers import Peers
-from onceward.core.handle.context import AsyncContext, AsyncTransaction
+from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.message import AsyncMessage
 from onceward.features.channels.aio import AsyncChannel, AsyncChannels
 from onceward.features.channels.api import Channel, Channels
@@ -22,7 +23,6 @@ from onceward.features.polling.aio import AsyncSessions
 from onceward.features.polling.api import Sessions
 from onceward.features.runs.aio import AsyncRuns
 from onceward.features.runs.api import Runs
-from onceward.features.runs.run import AsyncRun
 
 FACES: dict[type, type] = {
     AgentFile: aio.AsyncAgentFile,

@@ -10,9 +10,9 @@ import pytest
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reject, Retry, Ticket
 from onceward.core import maintenance
-from onceward.core.send.requests import HandlerRequests, MadeRequest
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
 from onceward.events import Processed, Retried
+from onceward.features.requests.handler import HandlerRequests, MadeRequest
 from onceward.testing import Harness
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "core": 9_930,
-    "features": 8_655,
+    "core": 9_530,
+    "features": 9_070,  # requests and steps with their verbs
     "file": 4_300,
-    "message": 3_640,  # retry policies as text; Tuning; hints
-    "api": 2_310,  # handlers that send to themselves, typed
+    "message": 3_650,  # retry policies as text; Tuning; hints
+    "api": 2_330,  # contexts; handlers that send to themselves, typed
     "transports": 3_170,
     "ops": 10_930,  # a word of the shell for each hint; channel delete
     "fleet": 6_390,  # plain messages are joined: a sixth less work for the verdict

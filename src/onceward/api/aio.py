@@ -41,7 +41,6 @@ from onceward.core.run.async_face import (
     uncancelled,
 )
 from onceward.core.run.engine_loop import Due
-from onceward.core.send.requests import ReplyState, read_reply
 from onceward.errors import InvalidArgument, StoreClosed, StoreError
 from onceward.file.database import Database
 from onceward.hooks import Hooks
@@ -49,7 +48,7 @@ from onceward.message.body import Body
 from onceward.message.clock import monotonic
 from onceward.message.names import DEFAULT_SESSION, listed
 from onceward.message.options import SendOptions
-from onceward.message.record import Ticket, ticket_id
+from onceward.message.record import Ticket
 from onceward.message.times import Span
 from onceward.message.times import seconds as span_seconds
 from onceward.message.validators import check_type
@@ -203,11 +202,10 @@ class SessionFace(AsyncFace[S_co]):
     ) -> list[T]:
         """Return the replies to tickets, waiting for all; see ``Session.gather``."""
         check_type("reply", reply)
-        session, ended = self._plain, dict[str, ReplyState]()
-        ids = [ticket_id(each) for each in listed("tickets", tickets)]
-        if await self._bridge.wait(lambda: session._all_ended(ids, ended), timeout) is None:
-            raise await self._bridge.call(lambda: session._overdue(ids, ended, timeout))
-        return [read_reply(each, ended[each], reply) for each in ids]
+        awaited = self._plain._awaited(listed("tickets", tickets))
+        if await self._bridge.wait(awaited.look, timeout) is None:
+            raise await self._bridge.call(lambda: awaited.overdue(timeout))
+        return awaited.read(reply)
 
     async def receive(
         self, type: TypeForm[Body] | str | None = None, timeout: Span = 0.0

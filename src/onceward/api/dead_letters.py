@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
-from onceward.api.features import ARRIVES, forget_steps
+from onceward.api.features import ARRIVES
 from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.signatures import Handler
 from onceward.core.rows import dead_letters
@@ -344,8 +344,10 @@ def _without_steps(
         msg = f"dead letter {dead.id} was sent: its steps are in the file of {dead.recipient}"
         raise InvalidArgument(msg)
 
+    from onceward.features.steps.stored import forget  # noqa: PLC0415 - rarely needed
+
     def forget_and_move(tx: StoreTransaction) -> str:
-        forget_steps(tx, sender=dead.sender, message_id=dead.id, step=from_step)
+        forget(tx, sender=dead.sender, message_id=dead.id, step=from_step)
         return move(tx)
 
     return forget_and_move

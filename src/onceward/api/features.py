@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from onceward.core.contract import Engine, Feature, FileRule
 from onceward.core.deliver.dispatcher import DueWork
-from onceward.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from onceward.core.accept.policy import Inspect, ParsedFrame
     from onceward.core.contract import Opening
+    from onceward.core.handle.call import HandlerDeps
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.signatures import Handlers
-    from onceward.core.handle.steps import HandlerDeps
     from onceward.core.handle.worker import CallGuard, WorkerPool
     from onceward.file.directory import DirectoryHandle
 
@@ -25,6 +24,7 @@ NAMES: Final = (
     "channels",
     "mailboxes",
     "cancellation",
+    "requests",
     "batches",
     "runs",
     "handler_limits",
@@ -49,18 +49,8 @@ ARRIVES: Final = [each.arrives for each in FEATURES if each.arrives is not None]
 UPKEEP: Final = [each.upkeep for each in FEATURES if each.upkeep is not None]
 CALLS: Final = [each.calls for each in FEATURES if each.calls is not None]
 CLAIMS: Final = [each.claims for each in FEATURES if each.claims is not None]
-
-
-def _absent(*_: object, **__: object) -> NoReturn:
-    raise InvalidArgument("the feature of this call is not installed")
-
-
-make_steps: Final = next((each.steps for each in CALLS if each.steps is not None), _absent)
-"""Makes the steps of one call of a handler."""
-make_streams: Final = next((each.streams for each in CALLS if each.streams is not None), _absent)
-"""Makes the streams of output of one call of a handler."""
-forget_steps: Final = next((each.forget for each in CALLS if each.forget is not None), _absent)
-"""Deletes the steps of a message: all of them, or one and those after it."""
+CALL_PARTS: Final = {name: make for each in CALLS for name, make in each.parts.items()}
+"""By name: makes a part of a call of a handler."""
 
 
 def judging(home: DirectoryHandle, agent: str) -> Inspect:

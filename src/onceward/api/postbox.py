@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from onceward.api.agent import Agent
 from onceward.api.agent_file import AgentFile
+from onceward.api.contexts import complete
 from onceward.api.event_source import EventSource
 from onceward.api.features import (
     ARRIVES,
+    CALL_PARTS,
     UPKEEP,
     due,
     engines,
     judging,
-    make_steps,
-    make_streams,
     open_all,
     work_on_home,
     worker_pool,
@@ -35,10 +35,10 @@ from onceward.core.accept.own import OwnMessages
 from onceward.core.contract import Engine, Opening
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
+from onceward.core.handle.call import HandlerDeps
 from onceward.core.handle.consumer import Consumer
 from onceward.core.handle.readers import InboxLeases, type_names
 from onceward.core.handle.signatures import is_coroutine
-from onceward.core.handle.steps import HandlerDeps
 from onceward.core.maintenance import Maintenance, OwnerSession
 from onceward.core.rows import outbox
 from onceward.core.run.engine_loop import until_found
@@ -288,8 +288,8 @@ class Postbox(Session, EventSource, PostboxParts):
             outbox=self._outbox,
             rng=self._rng,
             policy=settings.handling_policy,
-            steps=make_steps,
-            streams=make_streams,
+            parts=CALL_PARTS,
+            complete=complete,
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))
         super().__init__(

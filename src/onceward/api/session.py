@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
 from onceward.core.handle.consumer import Taken
 from onceward.core.handle.message import Message
 from onceward.core.handle.readers import InboxConsumer, OneMessage
-from onceward.core.rows import outbox
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import until_found
-from onceward.core.send import requests
 from onceward.core.send.add import Outbox, add_request
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
-from onceward.core.send.requests import read_reply
-from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage
+from onceward.errors import InvalidArgument, InvalidMessage
 from onceward.file.database import Database
 from onceward.file.group_commit import Block
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import check_given, checked
 from onceward.message.body import Body
-from onceward.message.error_text import Hint
 from onceward.message.names import plain_text
 from onceward.message.options import (
     PLAIN,
@@ -41,7 +37,10 @@ from onceward.message.options import (
 )
 from onceward.message.record import MessageRecord, Page, SessionHistoryFilters, Ticket, ticket_id
 from onceward.message.settings import Settings
-from onceward.message.times import Span, seconds
+from onceward.message.times import Span
+
+if TYPE_CHECKING:
+    from onceward.features.requests.replies import AwaitedReplies
 
 T = TypeVar("T")
 
@@ -257,10 +256,10 @@ class Session:
             AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
 
         """
-        ids, ended = [ticket_id(each) for each in tickets], dict[str, requests.ReplyState]()
-        if self._await(lambda: self._all_ended(ids, ended), timeout) is None:
-            raise self._overdue(ids, ended, timeout)
-        return [read_reply(each, ended[each], reply) for each in ids]
+        awaited = self._awaited(tickets)
+        if self._await(awaited.look, timeout) is None:
+            raise awaited.overdue(timeout)
+        return awaited.read(reply)
 
     @checked
     def progress_of(self, ticket: Ticket | str) -> Any:
@@ -271,30 +270,14 @@ class Session:
             InvalidArgument: no such request is known here.
 
         """
-        return requests.progress(self._db, ticket_id(ticket))
+        from onceward.features.requests.replies import progress  # noqa: PLC0415 - rarely needed
 
-    def _all_ended(
-        self, ids: Sequence[str], ended: dict[str, requests.ReplyState]
-    ) -> Literal[True] | None:
-        """Record in *ended* how requests ended; return None at the first that still waits."""
-        for each in ids:
-            if each not in ended:
-                found = requests.reply_state(self._db, each)
-                if found.state == "open":
-                    return None
-                ended[each] = found
-        return True
+        return progress(self._db, ticket_id(ticket))
 
-    def _overdue(self, ids: Sequence[str], ended: Container[str], timeout: Span) -> AnswerTimeout:
-        """Return the error for late replies, with the state of the first."""
-        late = next(each for each in ids if each not in ended)
-        state = outbox.state(self._db, late)
-        return AnswerTimeout(
-            f"no reply to {late}, which is {state}, within {seconds('timeout', timeout):g} s: "
-            f"{Hint.ASK_RESULT}, a late reply is kept",
-            message_id=late,
-            reason=state,
-        )
+    def _awaited(self, tickets: Iterable[Ticket | str]) -> AwaitedReplies:
+        from onceward.features.requests.replies import AwaitedReplies  # noqa: PLC0415 - rarely needed
+
+        return AwaitedReplies(self._db, tickets)
 
     # -- receiving --------------------------------------------------------------------------
 

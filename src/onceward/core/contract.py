@@ -21,12 +21,12 @@ from onceward.core.maintenance import Upkeep
 from onceward.core.run.async_face import OffLoop
 
 if TYPE_CHECKING:
+    from onceward.core.handle.call import CallHome, HandlerDeps
     from onceward.core.handle.claim import ClaimGate
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.message import AsyncMessage, Message
     from onceward.core.handle.readers import InboxConsumer
     from onceward.core.handle.signatures import Handlers
-    from onceward.core.handle.steps import HandlerDeps, StepHome, Steps, Streams
     from onceward.core.handle.worker import CallGuard
     from onceward.core.run.engine_loop import Due
     from onceward.core.send.block import BlockOpener
@@ -180,17 +180,23 @@ class Claims(NamedTuple):
     """Makes the engines that handle messages besides its workers."""
 
 
+class Verbs(NamedTuple):
+    """Methods of contexts, by which handlers use a feature: classes that contexts inherit."""
+
+    plain: Late
+    awaited: Late
+    """The methods of the contexts of coroutines."""
+
+
 class Calls(NamedTuple):
     """The part of a feature in the calls of an agent's handlers."""
 
     guard: Callable[[Handlers], CallGuard | None] | None = None
     """Makes the check in the file that decides whether a handler is called."""
-    steps: Callable[[HandlerDeps, StepHome], Steps] | None = None
-    """Makes the steps of a call."""
-    streams: Callable[[HandlerDeps, StepHome], Streams] | None = None
-    """Makes the streams of output of a call."""
-    forget: Callable[..., int] | None = None
-    """Deletes the steps of a message: all of them, or one and those after it."""
+    parts: Mapping[str, Callable[[HandlerDeps, CallHome], Any]] = {}
+    """Make parts of a call, by name, when its handler first uses them."""
+    verbs: Verbs | None = None
+    """Its methods of contexts."""
 
 
 class FileRule(NamedTuple):

@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Final
+
+# Rows of a call are deleted with the row of its message, in the inbox or the dead letters.
+ORPHANED: Final = """
+DELETE FROM {table}
+ WHERE seq IN (SELECT s.seq
+                 FROM {table} AS s
+                WHERE s.{at} < :before
+                  AND NOT EXISTS (SELECT 1
+                                    FROM _onceward_inbox AS b
+                                   WHERE b.sender = s.sender AND b.id = s.message_id)
+                  AND NOT EXISTS (SELECT 1
+                                    FROM _onceward_dead_letters AS d
+                                   WHERE d.origin = 'inbox' AND d.peer = s.sender
+                                     AND d.id = s.message_id)
+                ORDER BY s.{at} LIMIT :limit)
+"""
 
 
 def columns(kind: type, of: str = "", **given: str) -> str:
@@ -30,3 +47,8 @@ WITH RECURSIVE senders (name) AS (
       FROM senders AS s WHERE s.name IS NOT NULL
 )
 """  # noqa: S608 - the name of a table or view
+
+
+def orphaned(table: str, at: str) -> str:
+    """Return the statement that deletes a slice of old rows whose message no longer exists."""
+    return ORPHANED.format(table=table, at=at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import AckStatus, StepState
@@ -28,6 +29,19 @@ class StepInfo:
     def took(self) -> float:
         """Seconds from the first call of its function until its end, pauses included."""
         return (self.ended_at - self.started_at) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """A stored step of an earlier run."""
+
+    name: str
+    """Its name, with its ordinal and version as ``onceward show`` prints them: ``think#2``."""
+    state: StepState
+    attempts: int
+    result: Any
+    """The result of its function, as plain JSON values or bytes; None unless it is done."""
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ SQLite's own files stay as a killed process leaves them, and the next opening re
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from weakref import WeakSet
 import apsw
 
 from onceward.api.agent import Agent
+from onceward.core.handle.call import CONTEXT
 from onceward.core.handle.signatures import Handler
-from onceward.core.handle.steps import CONTEXT
 from onceward.features.batches.context import BatchContext
 from onceward.features.runs.run import AsyncRun, Run
 from onceward.features.runs.scheduler import SessionHandler
@@ -97,16 +97,17 @@ class Life:
 
     def _watch_steps(self, handled: object) -> None:
         """Follow the steps of the handler that begins."""
-        contexts = handled._contexts.values() if isinstance(handled, BatchContext) else [handled]
+        contexts: Iterable[Any] = (
+            handled._contexts.values() if isinstance(handled, BatchContext) else [handled]
+        )
         for each in contexts:
-            maker: Any = each._holder if isinstance(each, Run) else each
-            name = "make_steps" if isinstance(each, Run) else "_make_steps"
-            setattr(maker, name, partial(self._make_steps, getattr(maker, name)))
+            each._make = partial(self._make, each._make)
 
-    def _make_steps(self, make: Callable[..., Any], *home: Any) -> Any:
-        steps = make(*home)
-        steps.passed = self._passed
-        return steps
+    def _make(self, make: Callable[[str], Any], name: str) -> Any:
+        part = make(name)
+        if name == "steps":
+            part.passed = self._passed
+        return part
 
     def begin(self, args: tuple[Any, ...]) -> None:
         """Report that a handler begins, with these arguments."""

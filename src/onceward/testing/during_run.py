@@ -6,11 +6,11 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
-from onceward.core.handle.steps import Steps, StoredStep
 from onceward.core.send.block import Transaction
 from onceward.features.runs.run import AsyncRun, Holder, Run
 from onceward.features.runs.runs import EarlierRun
 from onceward.features.runs.scheduler import ReadMessage
+from onceward.message.handler_work import StoredStep
 
 T = TypeVar("T")
 
@@ -54,8 +54,8 @@ class _Watched:
         self._middle.reach()
         return self._holder.more()
 
-    def make_steps(self) -> Steps:
-        return self._holder.make_steps()
+    def make(self, name: str) -> Any:
+        return self._holder.make(name)
 
     def earlier_steps(self, before: EarlierRun) -> tuple[StoredStep, ...]:
         return self._holder.earlier_steps(before)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.api.agent import Agent
+from onceward.api.contexts import Context
 from onceward.api.postbox import Postbox
-from onceward.core.handle.context import Context
 from onceward.errors import Drop, Reject, Retry
 from onceward.message.body import Msg
 from onceward.message.settings import DAY

@@ -7,22 +7,24 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cached_property
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Final, NoReturn, Self, cast
 from uuid import UUID
 
+from onceward.api.contexts import Context
 from onceward.api.session import Session
-from onceward.core.handle.context import Context
-from onceward.core.handle.steps import OutputStream, StepFunction, Steps, StoredStep
+from onceward.core.handle.output import OutputStream
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.async_face import OffLoop
 from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import RUNNING, RunningStep, declared
+from onceward.features.steps.verbs import StepFunction, Steps
 from onceward.file.transaction import StoreTransaction
 from onceward.message import times
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
+from onceward.message.handler_work import StoredStep
 from onceward.message.ids import new_token
 from onceward.message.times import Span, millis
 from onceward.testing.builders import build_frame, spell
@@ -137,8 +139,8 @@ class TrialContext(Context):
     """
 
     def __init__(self, leased: LeasedMessage, frame: Frame, body: object, session: Session) -> None:
-        nothing = cast("Any", None)  # group and outbox serve the property that is replaced below
-        super().__init__(leased, frame, body, group=nothing, outbox=nothing, steps=nothing)
+        nothing = cast("Any", SimpleNamespace(outbox=None))  # what they serve is replaced below
+        super().__init__(leased, frame, body, group=nothing, deps=nothing)
         self._conversation, self._scope = session, ExitStack()
         self.extended: list[float] = []
         """The spans that the handler asked for with ``extend``."""
@@ -157,11 +159,11 @@ class TrialContext(Context):
         return self._transaction
 
     @cached_property
-    def _steps(self) -> Steps:  # type: ignore[override]  # of no message in the file
+    def _steps(self) -> Steps:  # of no message in the file
         return TrialSteps(self)
 
     @property
-    def _requests(self) -> NoReturn:  # type: ignore[override]  # a trial has none
+    def _requests(self) -> NoReturn:  # a trial has none
         msg = "a trial has no replies: send the message and deliver it, with a peer that answers"
         raise InvalidArgument(msg)
 

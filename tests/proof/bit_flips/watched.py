@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 from tests.proof.power_cut.pair import Answer, Pair, Side, Terms, Work, session_of, work
 from tests.proof.power_cut.scene import Scene
 
+from onceward.api.contexts import Context
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Features
-from onceward.core.handle.context import Context
 from onceward.errors import Unreachable
 from onceward.message.parcel import Answer as Answered
 from onceward.message.parcel import Parcel, ParcelFrame, Receipt

@@ -25,8 +25,8 @@ from typing import Any, Final
 import apsw
 
 from onceward.api.agent import Agent
+from onceward.api.contexts import Context
 from onceward.api.postbox import Postbox
-from onceward.core.handle.context import Context
 from onceward.errors import OncewardError
 from onceward.message.body import Msg
 from onceward.testing.history import Effect, Log, judge

@@ -27,8 +27,8 @@ from nats.aio.msg import Msg as NatsMessage
 from tests.ports import free_port
 
 from onceward.api.agent import Agent
+from onceward.api.contexts import Context
 from onceward.api.postbox import Postbox
-from onceward.core.handle.context import Context
 from onceward.errors import OncewardError
 from onceward.message.body import Msg
 from onceward.testing.kills import Role, crew

@@ -12,8 +12,8 @@ from tests.proof.stepped import SteppedEngines
 
 from onceward import Tuning, step
 from onceward.api.agent import Agent
+from onceward.api.contexts import Context
 from onceward.api.postbox import Postbox
-from onceward.core.handle.context import Context
 from onceward.features.streams.reading import Chunk, Ended, Restarted, StreamItem
 from onceward.message.body import Msg
 from onceward.message.parcel import Durability

@@ -15,8 +15,8 @@ from tests.proof.stepped import SteppedEngines
 
 from onceward import Tuning
 from onceward.api.agent import Agent
+from onceward.api.contexts import Context
 from onceward.api.postbox import Postbox
-from onceward.core.handle.context import Context
 from onceward.errors import Reject, Retry
 from onceward.features.batches.context import BatchContext
 from onceward.message.body import Msg

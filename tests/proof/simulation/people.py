@@ -13,7 +13,7 @@ from tests.proof.simulation.thinking import GO, Thinking
 from tests.proof.simulation.world import Simulation
 
 from onceward.api.agent import Agent
-from onceward.core.handle.context import Context
+from onceward.api.contexts import Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.message.options import PLAIN_RULES, HandlerRules
 

@@ -13,10 +13,11 @@ import apsw
 from tests.proof.stepped import SteppedEngines
 
 from onceward.api.agent import Agent
-from onceward.api.features import call_guard, make_steps, make_streams
+from onceward.api.contexts import complete
+from onceward.api.features import CALL_PARTS, call_guard
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Transport
-from onceward.core.handle.steps import HandlerDeps
+from onceward.core.handle.call import HandlerDeps
 from onceward.core.handle.worker import Worker, pool_size
 from onceward.core.rows import lanes, peers
 from onceward.core.send.add import Outbox
@@ -149,8 +150,8 @@ class Process:
             outbox=Outbox(self.box._db, composer, hooks),
             rng=self._rng,
             policy=self._settings.handling_policy,
-            steps=make_steps,
-            streams=make_streams,
+            parts=CALL_PARTS,
+            complete=complete,
         )
         gate = gates(agent, self._settings.workers, lambda: None)
         guard = call_guard(agent)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.proof.simulation.process import Died, Process
 
 from onceward import step
-from onceward.core.handle.context import Context
+from onceward.api.contexts import Context
 from onceward.errors import AnswerTimeout, OncewardError
 
 if TYPE_CHECKING:

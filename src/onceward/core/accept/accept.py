@@ -25,7 +25,7 @@ from onceward.core.end import received, sent
 from onceward.core.rows import dedup, inbox, lanes, peers, tickets
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.run.event_emitter import EventEmitter
-from onceward.core.send import limits, requests
+from onceward.core.send import limits
 from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
@@ -37,7 +37,7 @@ from onceward.message.frame import Frame, keep_until_handled, session_and_type
 from onceward.message.ids import OWN_ID
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, Verdict, downgrade
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import CANCEL, PROGRESS, QUESTION, reason_text
+from onceward.message.vocabulary import CANCEL, QUESTION, reason_text
 
 
 def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
@@ -455,9 +455,7 @@ def _cancel(
 
 
 def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Arrives]) -> bool:
-    """Pass a frame to requests or to the feature of its kind; return whether it is done."""
-    if frame.kind == PROGRESS:
-        return requests.note_progress(tx, sender, frame)
+    """Pass a frame to the feature of its kind; return whether it is done."""
     if frame.kind == CANCEL:
         return True
     for feature in features:

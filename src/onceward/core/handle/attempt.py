@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, cast
 
+from onceward.core.handle.call import CONTEXT, HandlerDeps, Suspended
 from onceward.core.handle.invoke import (
     Loop,
     LoopClosed,
@@ -38,13 +39,11 @@ from onceward.core.handle.invoke import (
 )
 from onceward.core.handle.loop_watch import LATE, LoopCall
 from onceward.core.handle.signatures import Handler, Handlers, await_with, call_with
-from onceward.core.handle.steps import CONTEXT, HandlerDeps
 from onceward.core.rows import tickets
 from onceward.core.rows.inbox import is_cancelled
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.send import tasks
-from onceward.core.send.call_parts import Suspended
 from onceward.errors import InvalidMessage, OncewardError, RequestFailed
 from onceward.file import forks
 from onceward.hooks import Attempt

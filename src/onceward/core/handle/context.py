@@ -8,25 +8,21 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from onceward.core.end import sent
+from onceward.core.handle.call import CallHome, CallParts, HandlerDeps, Suspended
 from onceward.core.handle.message import AsyncMessage, Message
-from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithSteps
 from onceward.core.rows.inbox import is_cancelled
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.core.send import tasks
-from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
-from onceward.core.send.call_parts import CallParts, Suspended
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.requests import HandlerRequests, MadeRequest, WithReplies
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame
 from onceward.message.options import MessageOptions, PublishOptions, SendOptions, reply_options
-from onceward.message.record import Ticket
 from onceward.message.times import Span
-from onceward.message.vocabulary import PROGRESS, QUESTION
+from onceward.message.vocabulary import PROGRESS
 
 if TYPE_CHECKING:
     from onceward.core.handle.commit_batch import HandlerCommitBatch
@@ -34,11 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-MakeSteps = Callable[[StepHome], Steps]
-"""Creates the steps of one call."""
-
-
-class Context(CallParts, WithSteps, WithReplies):
+class Context(CallParts):
     """
     Writes and messages of a handler: committed with the dedup record, or not at all.
 
@@ -55,13 +47,12 @@ class Context(CallParts, WithSteps, WithReplies):
         body: Any,
         *,
         group: HandlerCommitBatch,
-        outbox: Outbox,
-        steps: MakeSteps,
+        deps: HandlerDeps,
     ) -> None:
         self.session: str = leased.session
         """Conversation of the message; messages that the context sends stay in it."""
         self._leased, self._frame, self._body = leased, frame, body
-        self._group, self._outbox, self._make_steps = group, outbox, steps
+        self._group, self._outbox, self._deps = group, deps.outbox, deps
         self._transaction: Transaction | None = None
         self._end_work: list[Callable[[StoreTransaction], None]] = []
         self._told: str | None = None
@@ -109,7 +100,7 @@ class Context(CallParts, WithSteps, WithReplies):
         return self.tx.publish(topic, body, **options)
 
     def _follow(self, options: PublishOptions) -> None:
-        """Return a message's options with the cause and the conversation set."""
+        """Set the cause and the conversation of a message in its options."""
         options.setdefault("causation_id", self._frame.id)
         options.setdefault("correlation_id", self._frame.correlationid or self._frame.id)
 
@@ -128,39 +119,17 @@ class Context(CallParts, WithSteps, WithReplies):
             tasks.TaskOutcome("done", None, result),
         )
 
-    def _request(
-        self, to: str, body: object, timeout: Span | None, options: MessageOptions
-    ) -> Ticket:
-        made = self._ask(to, body, timeout, options)
-        return made if isinstance(made, Ticket) else self._requests.add(self._group.join(), made)
+    @property
+    def _hops(self) -> int:
+        return self._frame.hops + 1
 
-    def _question(
-        self, to: str, body: object, timeout: Span | None, options: MessageOptions
-    ) -> Ticket:
-        made = self._ask(to, body, timeout, options)
-        return made if isinstance(made, Ticket) else Ticket(made.message.id, to)
+    def _join(self) -> StoreTransaction:
+        return self._group.join()
 
-    @cached_property
-    def _requests(self) -> HandlerRequests:  # type: ignore[override]  # made with its first use
-        return self._use(HandlerRequests(self._outbox, self._leased), first=True)
-
-    @cached_property
-    def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
+    def _make(self, name: str) -> Any:
         self._closes = True
-        home = StepHome(leased=self._leased, lease=self._leased.lane, commits=_Alone(self))
-        return self._use(self._make_steps(home))
-
-    def _ask(
-        self, to: str, body: object, timeout: Span | None, options: MessageOptions
-    ) -> Ticket | MadeRequest:
-        for part in self._parts:
-            part.refuse_inside("a request")
-        requests = self._requests
-        self._follow(options)
-        options.setdefault("reply_to", self._outbox.db.agent)
-        options.setdefault("hops", self._frame.hops + 1)
-        named: MessageOptions = {**options, "kind": QUESTION}
-        return requests.find_or_make(to, body, timeout, named)
+        home = CallHome(leased=self._leased, lease=self._leased.lane, commits=_Alone(self))
+        return self._deps.make(name, home)
 
     def progress(self, value: object) -> None:
         """
@@ -206,7 +175,7 @@ class Context(CallParts, WithSteps, WithReplies):
         self._group.extend(self._leased.lane, seconds)
 
     def _window(self, on_worker: OnWorker) -> AsyncContext:
-        self._face = face = AsyncContext(self, on_worker)
+        self._face = face = self._deps.complete(AsyncContext)(self, on_worker)
         return face
 
     def _at_end(self, work: Callable[[StoreTransaction], None]) -> None:
@@ -296,7 +265,7 @@ class _HandlerTransaction(AsyncTransaction):
         return self._worker
 
 
-class AsyncContext(AsyncWithSteps[Context]):
+class AsyncContext(AsyncFace[Context]):
     """Writes and messages of an ``async def`` handler; see ``Context``."""
 
     def __init__(self, context: Context, on_worker: OnWorker) -> None:
@@ -319,9 +288,5 @@ class AsyncContext(AsyncWithSteps[Context]):
     broadcast = awaitable(Context.broadcast)
     publish = awaitable(Context.publish)
     reply = awaitable(Context.reply)
-    request = awaitable(WithReplies.request)
-    ask = awaitable(WithReplies.ask)
-    result = awaitable(WithReplies.result)
-    gather = awaitable(WithReplies.gather)
     progress = awaitable(Context.progress)
     extend = awaitable(Context.extend)

@@ -12,11 +12,11 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from onceward.core.handle import loop_watch
+from onceward.core.handle.call import Suspended
 from onceward.core.handle.loop_watch import CALL, LOOK, LoopCall
 from onceward.core.handle.signatures import Around
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import OnWorker, carried
-from onceward.core.send.call_parts import Suspended
 from onceward.errors import (
     Drop,
     ForkedProcess,

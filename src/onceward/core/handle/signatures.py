@@ -227,7 +227,7 @@ def is_context(parameter: Parameter, call: Callable[..., Any]) -> bool:
     annotation = annotation_of(parameter, call)
     if annotation is None:
         return parameter.default is None
-    return bool({Context, AsyncContext} & set(_classes(annotation) or ()))
+    return any(issubclass(each, Context | AsyncContext) for each in _classes(annotation) or ())
 
 
 def check_given(
@@ -239,9 +239,15 @@ def check_given(
 ) -> None:
     """Refuse a parameter whose annotation does not allow its value."""
     classes = _classes(annotation_of(parameter, call, known))
-    if classes is not None and not any(issubclass(given, each) for each in classes):
+    if classes is not None and not any(_is_allowed(given, each) for each in classes):
         told = " | ".join(each.__name__ for each in classes)
         refuse(f"parameter {parameter.name} is annotated {told}, but gets {given.__name__}")
+
+
+def _is_allowed(given: type, annotated: type) -> bool:
+    """Return whether a class is annotated, one that it derives from, or the one completing it."""
+    completes = issubclass(annotated, given) and annotated.__name__ == given.__name__
+    return completes or issubclass(given, annotated)
 
 
 def _body(

@@ -19,12 +19,12 @@ from onceward.core.handle.attempt import (
     resolve_handler,
     tell,
 )
+from onceward.core.handle.call import HandlerDeps
 from onceward.core.handle.claim import SAME, SAME_ROW, ClaimGate, ClaimRequest, RowKey
 from onceward.core.handle.commit_batch import CLAIM_LOST, CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
 from onceward.core.handle.invoke import Loop
 from onceward.core.handle.signatures import Handlers
-from onceward.core.handle.steps import HandlerDeps
 from onceward.core.rows import lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
@@ -131,9 +131,7 @@ class Worker:
             told=deps.hooks.emit,
         )
         self._calls = deps, self._batch, loop
-        self._context = partial(
-            Context, group=self._batch, outbox=deps.outbox, steps=partial(deps.steps, deps)
-        )
+        self._context = partial(deps.complete(Context), group=self._batch, deps=deps)
         self._types = _only_types(agent)
         self._tries_once = _tries_once(agent, deps.policy)
         self._gate, self._guard = gate, guard

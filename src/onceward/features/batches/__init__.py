@@ -13,9 +13,9 @@ from onceward.core.contract import Claims, Feature
 
 if TYPE_CHECKING:
     from onceward.core.contract import Engine
+    from onceward.core.handle.call import HandlerDeps
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.signatures import Handlers
-    from onceward.core.handle.steps import HandlerDeps
 
 
 def _workers(deps: HandlerDeps, agent: Handlers, loop: Loop) -> Sequence[Engine]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 
+from onceward.core.handle.call import CallParts
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.context import AsyncTransaction, Context
 from onceward.core.handle.message import Message
-from onceward.core.handle.steps import AsyncOutputStream, OutputStream, StepFunction, WithSteps
+from onceward.core.handle.output import AsyncOutputStream, OutputStream
 from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
-from onceward.core.send.call_parts import CallParts
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.names import DEFAULT_SESSION
@@ -25,7 +25,7 @@ Key = tuple[str, str]
 """Sender and id: two senders may choose the same id."""
 
 
-class BatchContext(CallParts, WithSteps):
+class BatchContext(CallParts):
     """
     Messages, outcomes and writes of one call: committed together, or not at all.
 
@@ -38,7 +38,10 @@ class BatchContext(CallParts, WithSteps):
     def __init__(
         self, contexts: Sequence[Context], *, group: HandlerCommitBatch, outbox: Outbox
     ) -> None:
-        self._contexts = {(each._leased.sender, each._leased.id): each for each in contexts}
+        self._contexts: dict[Key, Any] = {
+            (each._leased.sender, each._leased.id): each for each in contexts
+        }
+        """By message: its own context, with the verbs of features."""
         self._group, self._outbox = group, outbox
         self._rejected: dict[Key, str] = {}
         self._retried: dict[Key, Millis | None] = {}
@@ -76,9 +79,10 @@ class BatchContext(CallParts, WithSteps):
 
     def reply(self, message: Message[Any], body: object, **options: Unpack[SendOptions]) -> str:
         """Answer the sender of one message, with its processed mark; return the reply's id."""
-        return self._contexts[self._known(message)].reply(body, **options)
+        context: Context = self._contexts[self._known(message)]
+        return context.reply(body, **options)
 
-    def step(  # type: ignore[override]  # its first argument is the message
+    def step(
         self,
         message: Message[Any],
         function: Callable[[*Ts], R],
@@ -87,16 +91,16 @@ class BatchContext(CallParts, WithSteps):
         **options: Unpack[StepOptions],
     ) -> R:
         """Call a function once for one message; see ``Context.step``."""
-        return self._contexts[self._known(message)].step(function, *args, **options)
+        found: R = self._contexts[self._known(message)].step(function, *args, **options)
+        return found
 
-    def stream(  # type: ignore[override]  # its first argument is the message
-        self, message: Message[Any], name: str | None = None
-    ) -> OutputStream:
+    def stream(self, message: Message[Any], name: str | None = None) -> OutputStream:
         """Return an output stream of one message; see ``Context.stream``."""
-        return self._contexts[self._known(message)].stream(name)
+        found: OutputStream = self._contexts[self._known(message)].stream(name)
+        return found
 
-    @property
-    def _steps(self) -> NoReturn:  # type: ignore[override]
+    def _make(self, name: str) -> NoReturn:
+        del name
         msg = "a step in a batch belongs to one message: ctx.step(message, function, …)"
         raise InvalidArgument(msg)
 
@@ -144,6 +148,7 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
     def __init__(self, context: BatchContext, on_worker: OnWorker) -> None:
         worker = WorkerThread(on_worker)
         super().__init__(context, worker)
+        self._on_worker = on_worker
         self.messages: list[Message[Any]] = context.messages
         """The messages, in the order of the bodies."""
         self.tx: AsyncTransaction = _BatchTransaction(context, worker)
@@ -180,10 +185,8 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         **options: Unpack[StepOptions],
     ) -> Any:
         """Call a function, or await a coroutine, once for one message; see ``Context.step``."""
-        steps = self._plain._contexts[self._plain._known(message)]._steps
-        return await steps.await_call(
-            StepFunction(function, args, options), off_loop=self._off_loop
-        )
+        window = self._plain._contexts[self._plain._known(message)]._window(self._on_worker)
+        return await window.step(function, *args, **options)
 
     def stream(self, message: Message[Any], name: str | None = None) -> AsyncOutputStream:
         """Return an output stream of one message; see ``Context.stream``."""

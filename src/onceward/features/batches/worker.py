@@ -16,11 +16,11 @@ from onceward.core.handle.attempt import (
     resolve_handler,
     tell,
 )
+from onceward.core.handle.call import HandlerDeps
 from onceward.core.handle.claim import MESSAGE, ClaimRequest, Kind
 from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.core.handle.invoke import Loop, wait_after
 from onceward.core.handle.signatures import Handler, Handlers
-from onceward.core.handle.steps import HandlerDeps
 from onceward.core.handle.worker import Worker
 from onceward.core.rows import lanes
 from onceward.core.rows.lanes import LeasedMessage
@@ -272,7 +272,9 @@ class BatchWorker(Worker):
         attempt = self._attempt = BatchAttempt(
             *self._calls,
             self._loop.started,
-            BatchContext(contexts, group=self._batch, outbox=self._deps.outbox),
+            self._deps.complete(BatchContext)(
+                contexts, group=self._batch, outbox=self._deps.outbox
+            ),
             [leased for leased, _ in ready],
             self._handler.rules.timeout or self._settings.handler_timeout,
             ready[0][1]._replace(body=[each.body for _, each in ready]),

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from onceward.core.accept.policy import CancelsMessages
 from onceward.core.end import sent
-from onceward.core.handle.steps import CONTEXT
+from onceward.core.handle.call import CONTEXT
 from onceward.core.rows import outbox
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.run.event_emitter import EventEmitter

@@ -16,9 +16,9 @@ from onceward.core.maintenance import Upkeep
 
 if TYPE_CHECKING:
     from onceward.core.contract import Engine
+    from onceward.core.handle.call import HandlerDeps
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.signatures import Handlers
-    from onceward.core.handle.steps import HandlerDeps
 
 late = partial(Late, __name__)
 

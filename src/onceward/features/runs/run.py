@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
+from onceward.core.handle.call import CallParts
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message, ReceivedMessage
@@ -18,19 +19,17 @@ from onceward.core.handle.signatures import (
     refuse_handler,
     required,
 )
-from onceward.core.handle.steps import AsyncWithSteps, Steps, StoredStep, WithSteps
 from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
-from onceward.core.send.call_parts import CallParts
 from onceward.core.send.compose import OutgoingMessage, to_subscribers
-from onceward.core.send.requests import HandlerRequests, WithReplies
 from onceward.core.send.tasks import task
 from onceward.errors import RunLost
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checked
+from onceward.message.handler_work import StoredStep
 from onceward.message.options import (
     MessageOptions,
     PublishOptions,
@@ -66,8 +65,8 @@ class Holder(Protocol):
         """Whether the run was ended from outside."""
         ...
 
-    def make_steps(self) -> Steps:
-        """Return the steps of the run's messages."""
+    def make(self, name: str) -> Any:
+        """Make the part of that name, for the run's messages."""
         ...
 
     def earlier_steps(self, before: EarlierRun) -> tuple[StoredStep, ...]:
@@ -150,7 +149,7 @@ def _previous(
     )
 
 
-class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
+class Run(RunFields[Message[Any]], CallParts):
     """
     One call of a session's handler.
 
@@ -159,6 +158,9 @@ class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
     """
 
     _closes = False  # its commits close it, before its end is committed
+    _requests: Any
+    _steps: Any
+    """Parts of the call; a run sends its requests as steps."""
 
     def __init__(self, started: StartedRun, *, outbox: Outbox, holder: Holder) -> None:
         super().__init__(started, _messages(started.messages), holder)
@@ -267,9 +269,12 @@ class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
         message = self._outbox.compose(self.session, to, body, named)
 
         def work(tx: StoreTransaction) -> str:
-            return self._requests.add_now(tx, message, timeout).id
+            ticket: Ticket = self._requests.add_now(tx, message, timeout)
+            return ticket.id
 
         return Ticket(self._steps.once(f"request {to}", (body,), work), to)
+
+    _question = _request  # a run commits it at once
 
     def inbox(self) -> list[Message[Any]]:
         """
@@ -283,18 +288,15 @@ class Run(RunFields[Message[Any]], CallParts, WithSteps, WithReplies):
         return fresh
 
     def _follow(self, options: PublishOptions) -> None:
-        """Return a message's options with the cause set."""
         options.setdefault("causation_id", self.message.id)
-        options.setdefault("hops", self.message.frame.hops + 1)
+        options.setdefault("hops", self._hops)
 
-    @cached_property
-    def _requests(self) -> HandlerRequests:  # type: ignore[override]  # made with its first use
-        made = HandlerRequests(self._outbox, self._started.messages[0].leased)
-        return self._use(made, first=True)
+    @property
+    def _hops(self) -> int:
+        return self.message.frame.hops + 1
 
-    @cached_property
-    def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
-        return self._use(self._holder.make_steps())
+    def _make(self, name: str) -> Any:
+        return self._holder.make(name)
 
     def _at_end(self, work: Callable[[StoreTransaction], None]) -> None:
         self.at_end(lambda yours: work(yours._tx))
@@ -331,7 +333,7 @@ def _messages(found: Sequence[ReadMessage]) -> list[Message[Any]]:
     return [Message(leased, frame, body, None) for leased, frame, body in found]
 
 
-class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
+class AsyncRun(RunFields[AsyncMessage[Any]], AsyncFace[Run]):
     """
     One call of a session's ``async def`` handler; see ``Run``.
 
@@ -358,10 +360,6 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
     publish = awaitable(Run.publish)
     reply = awaitable(Run.reply)
     dispatch = awaitable(Run.dispatch)
-    request = awaitable(WithReplies.request)
-    ask = awaitable(WithReplies.ask)
-    result = awaitable(WithReplies.result)
-    gather = awaitable(WithReplies.gather)
 
     async def write(self, work: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
         """

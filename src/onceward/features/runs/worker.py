@@ -15,6 +15,7 @@ from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from onceward.core.handle.attempt import HandlerAttempt
+from onceward.core.handle.call import CallHome, HandlerDeps, Suspended
 from onceward.core.handle.invoke import (
     Loop,
     log_failure,
@@ -23,7 +24,6 @@ from onceward.core.handle.invoke import (
     with_trace,
 )
 from onceward.core.handle.message import Message
-from onceward.core.handle.steps import HandlerDeps, StepHome, Steps, StoredStep
 from onceward.core.rows import lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
@@ -32,7 +32,6 @@ from onceward.core.run.engine_loop import EngineLoop, lane_reaper
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.run.threads import engine_threads
 from onceward.core.send.block import Transaction
-from onceward.core.send.call_parts import Suspended
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, StoreClosed
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.run import AsyncRun, Run
@@ -65,6 +64,7 @@ from onceward.message.body import encode
 from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text, message_of
 from onceward.message.frame import Frame
+from onceward.message.handler_work import StoredStep
 from onceward.message.log import log
 from onceward.message.options import reply_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
@@ -204,7 +204,7 @@ class RunCommits:
         """Commit the writes of a block."""
         execution = self._execution
         with execution._db.transaction() as tx:
-            hops = execution._run.message.frame.hops + 1
+            hops = execution._run._hops
             yours = Transaction(tx, execution._outbox, execution.session, hops=hops)
             try:
                 yield yours, tx
@@ -245,7 +245,7 @@ class RunExecution(HandlerAttempt):
         """The run's row at its last commit."""
         self._started, self._scheduler, self._completion = started, scheduler, completion
         self._db, self._outbox = deps.db, deps.outbox
-        self._run = Run(started, outbox=deps.outbox, holder=self)
+        self._run = deps.complete(Run)(started, outbox=deps.outbox, holder=self)
         super().__init__(
             deps,
             RunCommits(self, note),
@@ -374,23 +374,28 @@ class RunExecution(HandlerAttempt):
     def _pending(self) -> PendingEffects:
         return PendingEffects(list(self._run._drafts), [])
 
-    def make_steps(self) -> Steps:
-        """Return the steps of the run's first messages: a run with the same messages finds them."""
+    def make(self, name: str) -> Any:
+        """
+        Make a part of the call, for the messages with which the run began.
+
+        A run with the same messages finds their steps and their requests.
+        """
         ids = [(each.leased.sender, each.leased.id) for each in self._started.messages]
-        home = StepHome(
+        home = CallHome(
             leased=self.leased[0],
             lease=self.lease,
             commits=self.commits,
             scope=_scope(ids),
         )
-        return self.deps.steps(self.deps, home)
+        return self.deps.make(name, home)
 
     def earlier_steps(self, before: EarlierRun) -> tuple[StoredStep, ...]:
         """Return the steps of the previous run; none if its messages were pruned."""
         ids = runs.names(self._db.read, before.began_with)
         if len(ids) < len(before.began_with):
             return ()
-        return self._run._steps.of_others(*ids[0], _scope(ids))
+        found: tuple[StoredStep, ...] = self._run._steps.of_others(*ids[0], _scope(ids))
+        return found
 
     # -- running ----------------------------------------------------------------------------
 
@@ -437,7 +442,7 @@ class RunExecution(HandlerAttempt):
         return handler.call(self._run)
 
     def _start(self, on_worker: OnWorker) -> Any:
-        self._run._face = AsyncRun(self._run, on_worker)
+        self._run._face = self.deps.complete(AsyncRun)(self._run, on_worker)
         return self._started.handler.call(self._run._face)
 
     def keep(self, value: Any) -> Sequence[Settlement]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept.policy import Arrives
-from onceward.core.contract import Calls, Feature, Late
+from onceward.core.contract import Calls, Feature, Late, Verbs
 from onceward.core.maintenance import Upkeep
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ FEATURE: Final = Feature(
     name="steps",
     arrives=Arrives(awaited=late("awaited.keep")),
     upkeep=Upkeep(prune=late("stored.prune")),
-    calls=Calls(steps=late("steps.MessageSteps"), forget=late("stored.forget")),
+    calls=Calls(
+        parts={"steps": late("steps.MessageSteps")},
+        verbs=Verbs(late("verbs.WithSteps"), late("verbs.AsyncWithSteps")),
+    ),
     opens=_declare,
 )

@@ -6,20 +6,16 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast, overload
 
+from onceward.core.handle.call import CONTEXT
+from onceward.core.handle.output import AsyncOutputStream, OutputStream
 from onceward.core.handle.signatures import is_coroutine, name_of
-from onceward.core.handle.steps import (
-    CONTEXT,
-    AsyncOutputStream,
-    OutputStream,
-    StepFunction,
-    WithSteps,
-)
 from onceward.core.run.async_face import Inline
 from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import OUTPUT, RUNNING, RunningStep
+from onceward.features.steps.verbs import StepFunction, WithSteps
 from onceward.message.ids import new_token
 from onceward.message.names import check_function
 from onceward.message.options import StepOptions, step_rules
@@ -170,7 +166,7 @@ def _async_step(
 
 def _handled() -> WithSteps | None:
     """Return the context of the running handler; None outside one, and inside a step."""
-    return CONTEXT.get() if RUNNING.get() is None else None
+    return cast("WithSteps | None", CONTEXT.get()) if RUNNING.get() is None else None
 
 
 def _on_loop() -> bool:

@@ -15,19 +15,12 @@ from uuid import UUID
 
 from pydantic_core import from_json
 
+from onceward.core.handle.call import CallHome, HandlerDeps, Suspended
 from onceward.core.handle.invoke import wait_after
+from onceward.core.handle.output import OutputStream
 from onceward.core.handle.signatures import is_coroutine
-from onceward.core.handle.steps import (
-    HandlerDeps,
-    OutputStream,
-    StepFunction,
-    StepHome,
-    StoredStep,
-    Streams,
-)
 from onceward.core.run.async_face import OffLoop, on_thread
 from onceward.core.send.block import Transaction
-from onceward.core.send.call_parts import Suspended
 from onceward.errors import (
     AnswerTimeout,
     Drop,
@@ -47,12 +40,14 @@ from onceward.features.steps.arguments import (
     result_type,
 )
 from onceward.features.steps.stored import StepName, StepRecord
+from onceward.features.steps.verbs import StepFunction, Streams
 from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import StepFacts
 from onceward.message.body import BYTES, decode, encode, message_type
 from onceward.message.clock import Millis
 from onceward.message.error_text import error_text, is_honest
+from onceward.message.handler_work import StoredStep
 from onceward.message.log import log
 from onceward.message.names import byte_length, check_function
 from onceward.message.options import StepOptions, StepRules, step_rules
@@ -120,10 +115,10 @@ class Found:
 class MessageSteps:
     """The steps of one message, in one call of its handler."""
 
-    def __init__(self, deps: HandlerDeps, home: StepHome) -> None:
+    def __init__(self, deps: HandlerDeps, home: CallHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
         self._policy, self._rng, self._hooks = deps.policy, deps.rng, deps.hooks
-        self._mint, self._make_streams = deps.outbox.composer.mint, partial(deps.streams, deps)
+        self._mint, self._make_streams = deps.outbox.composer.mint, partial(deps.make, "streams")
         self._known: dict[StepName, StepRecord] | None = None
         self._bytes = 0
         """Bytes of all stored results."""
@@ -632,7 +627,8 @@ class MessageSteps:
 
     @cached_property
     def _streams(self) -> Streams:
-        return self._make_streams(self._home)
+        made: Streams = self._make_streams(self._home)
+        return made
 
     def stream(self, name: str | None) -> OutputStream:
         """Return an output stream; without a name, the stream of the running step."""

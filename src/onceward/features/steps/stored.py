@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from onceward.core.handle.steps import StepHome, orphaned
+from onceward.core.handle.call import CallHome
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.steps import awaited
+from onceward.file.sql_parts import orphaned
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import StepState
@@ -88,7 +89,7 @@ def of_message(read: Rows, sender: str, message_id: str, scope: str) -> dict[Ste
 
 
 def store(
-    tx: StoreTransaction, home: StepHome, name: StepName, record: StepRecord, started_at: Millis
+    tx: StoreTransaction, home: CallHome, name: StepName, record: StepRecord, started_at: Millis
 ) -> None:
     """
     Store the outcome of a step.
@@ -111,7 +112,7 @@ def store(
         raise LeaseLost(f"the result of step {name} was not stored: another worker has the message")
 
 
-def prove(tx: StoreTransaction, home: StepHome) -> None:
+def prove(tx: StoreTransaction, home: CallHome) -> None:
     """
     Prove that the lease of a call is held.
 

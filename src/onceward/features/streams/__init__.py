@@ -15,6 +15,6 @@ from onceward.core.maintenance import Upkeep
 late = partial(Late, __name__)
 FEATURE: Final = Feature(
     name="streams",
-    calls=Calls(streams=late("output.MessageStreams")),
+    calls=Calls(parts={"streams": late("output.MessageStreams")}),
     upkeep=Upkeep(prune=late("stored.prune")),
 )

@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
-from onceward.core.handle.steps import HandlerDeps, OutputStream, StepHome
+from onceward.core.handle.call import CallHome, HandlerDeps
+from onceward.core.handle.output import OutputStream
 from onceward.core.run.threads import EngineTask, engine_threads
 from onceward.errors import LeaseLost, OncewardError, StreamLimit
 from onceward.features.streams import stored
@@ -30,7 +31,7 @@ Commit = Callable[[Work], None]
 class MessageStreams:
     """The output of one call of a handler, in one order across its streams."""
 
-    def __init__(self, deps: HandlerDeps, home: StepHome) -> None:
+    def __init__(self, deps: HandlerDeps, home: CallHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
         self._lock = forks.new_lock()
         self._batches: list[Batch] = []

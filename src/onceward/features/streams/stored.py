@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from onceward.core.handle.steps import StepHome, orphaned
+from onceward.core.handle.call import CallHome
 from onceward.errors import LeaseLost
+from onceward.file.sql_parts import orphaned
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.names import byte_length
@@ -71,7 +72,7 @@ def tails(read: Rows, sender: str, message_id: str) -> dict[str, Tail]:
     return {name: Tail(*rest) for name, *rest in read(TAILS, (message_id, sender))}
 
 
-def add(tx: StoreTransaction, *, home: StepHome, batches: list[Batch]) -> None:
+def add(tx: StoreTransaction, *, home: CallHome, batches: list[Batch]) -> None:
     """
     Store chunks.
 

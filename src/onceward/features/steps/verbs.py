@@ -1,116 +1,26 @@
-"""
-Add steps to contexts: ``ctx.step`` in handlers, batches and runs.
-
-The core knows a step's message and commits it separately; the feature decides what to store and
-when to call its function.
-"""
+"""Add steps to contexts: ``ctx.step`` and the verbs that build on it, sync and async."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+from functools import cached_property
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
-from onceward.core.rows.lanes import Lease, LeasedMessage
-from onceward.core.run.async_face import AsyncFace, OffLoop, awaitable
-from onceward.core.run.engine_loop import RuntimeDeps
-from onceward.core.send.block import Transaction
-from onceward.core.send.call_parts import CallPart, Suspended
+from onceward.core.handle.call import CallPart, CallParts
+from onceward.core.handle.output import AsyncOutputStream, OutputStream
+from onceward.core.run.async_face import AsyncFace, OffLoop
 from onceward.file.transaction import StoreTransaction
+from onceward.message.handler_work import StoredStep
 from onceward.message.options import StepOptions
 from onceward.message.times import Span
-from onceward.message.vocabulary import StepState
 
-# Rows of a call are deleted with the row of its message, in the inbox or the dead letters.
-ORPHANED: Final = """
-DELETE FROM {table}
- WHERE seq IN (SELECT s.seq
-                 FROM {table} AS s
-                WHERE s.{at} < :before
-                  AND NOT EXISTS (SELECT 1
-                                    FROM _onceward_inbox AS b
-                                   WHERE b.sender = s.sender AND b.id = s.message_id)
-                  AND NOT EXISTS (SELECT 1
-                                    FROM _onceward_dead_letters AS d
-                                   WHERE d.origin = 'inbox' AND d.peer = s.sender
-                                     AND d.id = s.message_id)
-                ORDER BY s.{at} LIMIT :limit)
-"""
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-
-def orphaned(table: str, at: str) -> str:
-    """Return the statement that deletes a slice of old rows whose message no longer exists."""
-    return ORPHANED.format(table=table, at=at)
-
-
-class Committer(Protocol):
-    """Commits the writes of a step separately, before the handler ends."""
-
-    def free(self) -> None:
-        """Release the lock; raises InvalidArgument if the handler has written."""
-
-    def write(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Commit *work*, which may be run again."""
-        ...
-
-    def beside(self, work: Callable[[StoreTransaction], None]) -> None:
-        """Commit *work* at once, with the handler's writes if it has any."""
-
-    def at_end(self, work: Callable[[StoreTransaction], None]) -> None:
-        """Commit *work* with the end of the call, which has returned."""
-
-    def block(self) -> AbstractContextManager[tuple[Transaction, StoreTransaction]]:
-        """Commit the writes of a block."""
-        ...
-
-    def wait(self, suspended: Suspended) -> None:
-        """End the call until it can continue, or return if that is now."""
-
-    @property
-    def on_own_thread(self) -> bool:
-        """Whether the calling thread runs the handler."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepHome:
-    """The message and the lease that the steps of one call belong to."""
-
-    leased: LeasedMessage
-    lease: Lease
-    commits: Committer
-    scope: str = ""
-    """Digest of the messages of a run, which identifies its steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerDeps(RuntimeDeps):
-    """The dependencies of those that call handlers."""
-
-    steps: Callable[[HandlerDeps, StepHome], Steps]
-    """Creates the steps of a handler's call, if it has any."""
-    streams: Callable[[HandlerDeps, StepHome], Streams]
-    """Creates its streams of output, if it has any."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStep:
-    """A stored step of an earlier run."""
-
-    name: str
-    """Its name, with its ordinal and version as ``onceward show`` prints them: ``think#2``."""
-    state: StepState
-    attempts: int
-    result: Any
-    """The result of its function, as plain JSON values or bytes; None unless it is done."""
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,56 +31,6 @@ class StepFunction:
     args: tuple[Any, ...]
     options: StepOptions
     named: Mapping[str, Any] = field(default_factory=dict)
-
-
-class OutputStream:
-    """
-    Accepts the output of a running handler, for readers that follow it with ``box.follow``.
-
-    Chunks are committed in batches: those of ``stream_batch_for`` (0.1 s) or
-    ``stream_batch_bytes`` (16 KiB) together, in one commit, and the rest with the end of the
-    call. A worker that has lost its message adds nothing.
-    """
-
-    def __init__(
-        self, name: str, add: Callable[[str, object], bool], flush: Callable[[], None]
-    ) -> None:
-        self.name = name
-        """Name of the stream within its message."""
-        self._add, self._flush = add, flush
-
-    def append(self, chunk: object) -> None:
-        """
-        Append text, bytes, or a value that can be written as JSON.
-
-        Raises:
-            StreamLimit: the output of this message has reached its limit.
-            InvalidMessage: the chunk cannot be written as JSON.
-            LeaseLost: another worker handles the message, or its handler has ended.
-
-        """
-        if self._add(self.name, chunk):
-            self._flush()
-
-    def flush(self) -> None:
-        """Commit what was appended so far."""
-        self._flush()
-
-
-class AsyncOutputStream(AsyncFace[OutputStream]):
-    """Accepts the output of a running coroutine; see ``OutputStream``."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the stream within its message."""
-        return self._plain.name
-
-    async def append(self, chunk: object) -> None:
-        """Append text, bytes, or a JSON value; see ``OutputStream.append``."""
-        if self._plain._add(self.name, chunk):
-            await self.flush()
-
-    flush = awaitable(OutputStream.flush)
 
 
 class Steps(CallPart, Protocol):
@@ -252,16 +112,13 @@ class Streams(Protocol):
         """Refuse further chunks: the call has ended."""
 
 
-class WithSteps:
+class WithSteps(CallParts):
     """The steps of a handler's call; ``Context`` and ``Run`` have them."""
 
-    _steps: Steps
-    _face: Any = None
-    """The object that a coroutine gets instead of this one."""
-
-    def _at_end(self, work: Callable[[StoreTransaction], None]) -> None:
-        """Commit *work* with the processed mark, once the handler has returned."""
-        raise NotImplementedError
+    @cached_property
+    def _steps(self) -> Steps:
+        made: Steps = self._part("steps")
+        return made
 
     def step(
         self,
@@ -338,10 +195,7 @@ class WithSteps:
         return self.step(self._steps.random)
 
 
-W_co = TypeVar("W_co", bound=WithSteps, covariant=True)
-
-
-class AsyncWithSteps(AsyncFace[W_co]):
+class AsyncWithSteps(AsyncFace[Any]):
     """The steps of a coroutine's call; ``AsyncContext`` and ``AsyncRun`` have them."""
 
     @overload
@@ -402,7 +256,3 @@ class AsyncWithSteps(AsyncFace[W_co]):
     async def random(self) -> float:
         """Return a random number from 0 to 1: the same at each call of the handler."""
         return await self.step(self._plain._steps.random)
-
-
-CONTEXT: Final[ContextVar[WithSteps | None]] = ContextVar("onceward_handled", default=None)
-"""The context of the running handler."""
