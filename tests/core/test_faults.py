@@ -9,7 +9,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.core.deliver.transport import Features
-from onceward.core.rows import dead_letters
+from onceward.core.end import sent
 from onceward.errors import LeaseLost, OutcomeUnknown, StoreFault
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.settings import Controls
@@ -228,7 +228,7 @@ def test_cancelling_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky
 def test_replaying_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky) -> None:
     """A replay whose sync failed is not reported as unknown id when it happened."""
     message_id = shaky.send("b", 1)
-    shaky._db.write(lambda tx: dead_letters.add_from_outbox(tx, [1], reason="rejected"))
+    shaky._db.write(lambda tx: sent.bury(tx, [1], reason="rejected"))
     disk.failing = 1
     with contextlib.suppress(OutcomeUnknown):
         shaky.dead_letters.replay(message_id)

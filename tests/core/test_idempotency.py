@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward import Msg, Postbox
-from onceward.core.rows import dead_letters
+from onceward.core.end import sent
 from onceward.errors import Conflict
 
 
@@ -187,7 +187,7 @@ def test_a_key_and_an_id_of_two_messages_are_a_conflict(box: Postbox) -> None:
 def test_a_dead_letter_is_replayed_not_sent_again(box: Postbox, name: str) -> None:
     """The id and key of a dead letter stay taken until it is replayed or discarded."""
     message_id = box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]
-    box._db.write(lambda tx: dead_letters.add_from_outbox(tx, [1], reason="rejected"))
+    box._db.write(lambda tx: sent.bury(tx, [1], reason="rejected"))
 
     with pytest.raises(Conflict, match="dead letter"):
         box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]

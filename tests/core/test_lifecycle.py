@@ -15,7 +15,7 @@ from onceward import Postbox
 from onceward.core.end import received, sent
 from onceward.core.end.received import SettledMessage
 from onceward.core.handle import claim
-from onceward.core.rows import dead_letters, lanes
+from onceward.core.rows import lanes
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
 from onceward.file.transaction import StoreTransaction
@@ -266,7 +266,7 @@ VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]
         {"sent": "pending", "acked": "pending", "failed": "pending"},
     ),
     "bury": (
-        lambda tx, _: dead_letters.add_from_outbox(tx, [1], reason="rejected"),
+        lambda tx, _: sent.bury(tx, [1], reason="rejected"),
         {"pending": "dead", "sent": "dead"},
     ),
 }

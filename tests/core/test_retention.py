@@ -13,7 +13,8 @@ from tests.bench import fill
 
 from onceward import Postbox, Tuning
 from onceward.core import maintenance
-from onceward.core.rows import dead_letters, inbox
+from onceward.core.end import sent
+from onceward.core.rows import inbox
 from onceward.file.transaction import Rows
 from onceward.message.clock import SystemClock
 from onceward.testing import Controls
@@ -145,7 +146,7 @@ def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
             " WHERE seq = 3"
         )
     )
-    change(lambda tx: dead_letters.add_from_outbox(tx, [4], reason="rejected"))
+    change(lambda tx: sent.bury(tx, [4], reason="rejected"))
     pair.clock.advance(50 * HOUR)
     pair.sender.file.run_maintenance()
 

@@ -19,7 +19,7 @@ PARTS = ("message", "core", "features", "api")
 """Parts of the package that end messages."""
 POSITION: Final = {"Dead": 0, "Done": 1, "Receipt": 2, "reason_text": 0, "ParsedFrame": 2}
 """By call: which of its arguments is a reason, or a text that begins with one."""
-KEYWORDS: Final = {"add_from_outbox", "add_from_inbox", "dead_letter", "Dead", "Done", "Receipt"}
+KEYWORDS: Final = {"bury", "dead_letter", "Dead", "Done", "Receipt"}
 """Calls whose argument ``reason`` is one."""
 IN_SQL = re.compile(r"\breason = '([^']+)'")
 
@@ -64,7 +64,7 @@ def test_every_reason_is_written() -> None:
         ('states.Dead(reason="new")', ["new"]),
         ('Done("dropped", f"new: {why}")', ["new: "]),
         ('Receipt(i, "dead", "new" if a else b)', ["new"]),
-        ('add_from_outbox(tx, seqs, reason="new")', ["new"]),
+        ('bury(tx, seqs, reason="new")', ["new"]),
         ('''SQL = "UPDATE t SET reason = 'new' WHERE seq = ?"''', ["new"]),
         ('Dead(reason, "why")', []),
         ('Done("dropped")', []),

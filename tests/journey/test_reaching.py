@@ -16,7 +16,7 @@ from onceward import Agent, Msg, Postbox, Tuning
 from onceward.core.deliver import dispatcher
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.parcels import InFlight
-from onceward.core.rows import dead_letters
+from onceward.core.end import sent
 from onceward.core.run import engine_loop as engine
 from onceward.errors import StoreCorrupt, Unreachable
 from onceward.events import Acked, BreakerClosed, BreakerOpened, DeliveryFailed
@@ -412,13 +412,13 @@ def test_what_becomes_due_while_others_are_buried_is_not_slept_over(
     for _ in range(3):
         shop.run_until_idle()
         world.clock.forward(1)
-    bury = dead_letters.add_from_outbox
+    bury = sent.bury
 
     def slowly(*given: Any, **named: Any) -> list[tuple[str, str]]:
         world.clock.forward(1)
         return bury(*given, **named)
 
-    monkeypatch.setattr(dead_letters, "add_from_outbox", slowly)
+    monkeypatch.setattr(sent, "bury", slowly)
     world.clock.forward(2)
     looks = [shop._dispatcher._dispatch_due() for _ in range(3)]
 

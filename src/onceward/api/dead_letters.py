@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from onceward.api.features import ARRIVES
+from onceward.core.end import replays
 from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.signatures import Handler
 from onceward.core.rows import dead_letters
@@ -131,7 +132,7 @@ class DeadLetters:
             raise InvalidArgument(msg)
         payload = encode(body)
         self._check(payload, dead.frame)
-        self._db.write(lambda tx: dead_letters.edit(tx, dead.seq, dead.text, payload))
+        self._db.write(lambda tx: replays.edit(tx, dead.seq, dead.text, payload))
         return next(iter(dead_letters.of_seq(self._db, dead.seq)), dead)
 
     def checks(self, kind: str, topic: str | None = None) -> bool:
@@ -249,7 +250,7 @@ class DeadLetters:
 
         def move(tx: StoreTransaction) -> str:
             due_at = None if wait is None else tx.now + round(1000 * wait)
-            return dead_letters.replay(tx, dead.seq, due_at=due_at, returned=RETURNED)[1]
+            return replays.replay(tx, dead.seq, due_at=due_at, returned=RETURNED)[1]
 
         return move
 
@@ -287,7 +288,7 @@ class DeadLetters:
         draft = self._compose(dead, frame.recipient, body, options)
 
         def move(tx: StoreTransaction) -> str:
-            if not dead_letters.discard(tx, dead.seq):
+            if not replays.discard(tx, dead.seq):
                 raise InvalidArgument(f"dead letter {dead.id} is gone: list them again")
             return self._outbox.add(tx, draft)
 
@@ -304,7 +305,7 @@ class DeadLetters:
     def discard(self, message_id: str, *, peer: str | None = None) -> bool:
         """Discard a dead letter, the oldest unless *peer* says which; return whether it existed."""
         dead = self.get(message_id, peer=peer)
-        return dead is not None and self._db.write(lambda tx: dead_letters.discard(tx, dead.seq))
+        return dead is not None and self._db.write(lambda tx: replays.discard(tx, dead.seq))
 
     def discard_all(
         self, *, limit: int = ALL, **which: Unpack[DeadLetterFilter]
@@ -312,7 +313,7 @@ class DeadLetters:
         """Discard all dead letters that match, in one commit; return their ids, oldest first."""
         chosen = self._oldest(which, limit)
         return self._db.write(
-            lambda tx: [dead.id for dead in chosen if dead_letters.discard(tx, dead.seq)]
+            lambda tx: [dead.id for dead in chosen if replays.discard(tx, dead.seq)]
         )
 
     def _before(self, older_than: Span) -> Millis:

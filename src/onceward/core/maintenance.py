@@ -335,6 +335,10 @@ class ArchivedRow(NamedTuple):
     ended_at: Millis
 
 
+ENDED: Final = {"outbox": outbox.ENDED, "inbox": inbox.ENDED}
+"""By table: deletes its ended rows."""
+
+
 def slice_of(
     tx: StoreTransaction, box: str, *, after: int, before: Millis, limit: int
 ) -> tuple[int, int]:
@@ -343,10 +347,10 @@ def slice_of(
 
     Return (sequence to continue from, -1 at the end; rows pruned).
     """
-    owner = outbox if box == "outbox" else inbox
-    rows = owner.slice_of(tx, after=after, before=before, limit=limit)
+    ended = ENDED[box]
+    rows = ended.slice_of(tx, after=after, before=before, limit=limit)
     gone = [(seq,) for seq, old, ended in rows if old and ended]
-    owner.remove(tx, gone)
+    ended.remove(tx, gone)
     if gone and box == "outbox":
         note_pruned(tx, before)
     return dedup.next_after([(seq, old) for seq, old, _ in rows], limit), len(gone)
@@ -360,17 +364,13 @@ def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     )
 
 
-REMOVE_ARCHIVED: Final = {"outbox": outbox.remove_archived, "inbox": inbox.remove_archived}
-"""By table: deletes an archived row that is unchanged since."""
-
-
 def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) -> int:
     """
     Prune unchanged rows of ``outbox`` or ``inbox``; return how many.
 
     A row that changed since it was archived stays.
     """
-    gone = [at for row in rows for at in REMOVE_ARCHIVED[box](tx, row._asdict())]
+    gone = [at for row in rows for at in ENDED[box].remove_archived(tx, row._asdict())]
     if gone and box == "outbox":
         note_pruned(tx, max(gone) + 1)
     return len(gone)

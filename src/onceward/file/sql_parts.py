@@ -1,9 +1,14 @@
-"""Write the parts of statements that several modules share."""
+"""Write parts of statements, and run statements of one kind, for the modules that share them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from onceward.file.transaction import StoreTransaction
+    from onceward.message.clock import Millis
 
 # Rows of a call are deleted with the row of its message, in the inbox or the dead letters.
 ORPHANED: Final = """
@@ -52,3 +57,33 @@ WITH RECURSIVE senders (name) AS (
 def orphaned(table: str, at: str) -> str:
     """Return the statement that deletes a slice of old rows whose message no longer exists."""
     return ORPHANED.format(table=table, at=at)
+
+
+class EndedRows(NamedTuple):
+    """The ended rows of one table, by the statements of the module that owns it."""
+
+    next: str
+    one: str
+    archived: str
+    of_channel: str
+
+    def slice_of(
+        self, tx: StoreTransaction, *, after: int, before: Millis, limit: int
+    ) -> list[tuple[int, int, int]]:
+        """Return (sequence, whether it is old, whether it may be pruned) of a slice."""
+        return tx.rows(self.next, {"after": after, "before": before, "limit": limit})
+
+    def remove(self, tx: StoreTransaction, seqs: Sequence[tuple[int]]) -> None:
+        """Delete rows."""
+        tx.many(self.one, seqs)
+
+    def remove_archived(self, tx: StoreTransaction, row: Mapping[str, Any]) -> list[Millis]:
+        """Delete an ended row that is unchanged since it was archived; return when it ended."""
+        return [at for (at,) in tx.rows(self.archived, row)]
+
+    def remove_of_channel(
+        self, tx: StoreTransaction, channel: str, *, upto: int, limit: int
+    ) -> list[Millis]:
+        """Delete a slice of a channel's ended messages; return when they ended."""
+        named = {"channel": channel, "upto": upto, "limit": limit}
+        return [at for (at,) in tx.rows(self.of_channel, named)]

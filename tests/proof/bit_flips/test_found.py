@@ -32,7 +32,7 @@ def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
     """A set-aside row that a damaged index brings back ends the delivery, told at its peer."""
     box._db.write(lambda tx: tx.rows(SPOIL))
 
-    with patch("onceward.core.rows.dead_letters.add_from_outbox", lambda *_, **__: []):
+    with patch("onceward.core.end.sent.bury", lambda *_, **__: []):
         box.run_until_idle()
     assert "index is damaged" in str(box.peers.list()[0].last_error)
     box._db.write(

@@ -16,7 +16,7 @@ from onceward.core.deliver.carriers import Carriers, Share
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import Routes
 from onceward.core.end import sent
-from onceward.core.rows import dead_letters, outbox, peers, receipts
+from onceward.core.rows import outbox, peers, receipts
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.engine_loop import DeadOwnerReaper, EngineLoop, RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter
@@ -342,7 +342,7 @@ class Dispatcher:
         )
         for seqs, reason, error in over:
             if seqs:
-                moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
+                moved = sent.bury(tx, seqs, reason=reason, error=error)
                 self._emitter.dead_lettered(tx, [(i, peer, reason) for i, peer in moved])
                 count += len(moved)
         return count

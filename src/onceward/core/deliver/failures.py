@@ -10,7 +10,7 @@ from typing import Final
 from onceward.core.deliver import parcels
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.end import sent
-from onceward.core.rows import dead_letters, outbox, peers, receipts
+from onceward.core.rows import outbox, peers, receipts
 from onceward.core.rows.peers import Fork, PeerLease
 from onceward.core.run.event_emitter import CountedAttempt, EventEmitter
 from onceward.errors import ForeignHandle, OutOfDescriptors
@@ -161,7 +161,7 @@ class DeliveryFailures:
     def _give_up(
         self, tx: StoreTransaction, seqs: list[int], reason: Reason, error: str, *, tried: bool
     ) -> None:
-        moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error, tried=tried)
+        moved = sent.bury(tx, seqs, reason=reason, error=error, tried=tried)
         self._emitter.dead_lettered(tx, [(i, peer, reason) for i, peer in moved])
 
     def refused(self, tx: StoreTransaction, packed: InFlight, error: str) -> PeerLease:

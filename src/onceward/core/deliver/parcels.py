@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, cast
 from pydantic_core import to_json
 
 from onceward.core.end import sent
-from onceward.core.rows import dead_letters, outbox, peers, receipts
+from onceward.core.rows import outbox, peers, receipts
 from onceward.core.rows.outbox import OutboxRow
 from onceward.core.rows.peers import PeerLease
 from onceward.core.rows.receipts import PendingReceipts
@@ -237,7 +237,7 @@ def _fresh(
         for seqs, reason, error in unfit:
             if seqs:
                 with tx.nested():  # the commit of a send continues if this fails
-                    moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
+                    moved = sent.bury(tx, seqs, reason=reason, error=error)
                 buried += [(message_id, peer, reason) for message_id, peer in moved]
         if choice.parked:
             outbox.park(tx, choice.parked)
@@ -338,7 +338,7 @@ def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple
         seqs = tx.rows(
             "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
         )
-        if seqs and dead_letters.add_from_outbox(
+        if seqs and sent.bury(
             tx,
             [s for (s,) in seqs],
             reason=reason or "rejected",

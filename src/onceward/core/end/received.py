@@ -226,10 +226,17 @@ def _end(
 
 def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, dead: Dead) -> None:
     attempts = leased.attempt - (not dead.tried)
-    dead_letters.add_from_inbox(
-        tx, leased.seq, reason=dead.reason, error=dead.error[:2000], attempts=attempts
-    )
+    bury(tx, leased.seq, reason=dead.reason, error=dead.error[:2000], attempts=attempts)
     dedup.add_one(tx, leased.sender, leased.id, leased.session, "dead")
+
+
+def bury(tx: StoreTransaction, seq: int, *, reason: Reason, error: str, attempts: int) -> None:
+    """Move a message to the dead letters; the caller has proved its lease."""
+    if not dead_letters.add_from_inbox(tx, seq, reason=reason, error=error, attempts=attempts):
+        return  # a mailbox's message that was deleted or superseded while it was leased
+    inbox.ENDED.remove(tx, [(seq,)])
+    bump(tx, dead=1, ended=1)
+    tx.has_news = True
 
 
 def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
@@ -272,6 +279,6 @@ def bury_unclaimed(
     lanes.fence(tx, seqs)
     dedup.add(tx, seqs, "dead")
     for seq, _, _, attempts in rows:
-        dead_letters.add_from_inbox(tx, seq, reason=reason, error=error, attempts=attempts)
+        bury(tx, seq, reason=reason, error=error, attempts=attempts)
     receipts.enqueue(tx, [(sender, Receipt(i, "dead", reason)) for _, sender, i, _ in rows])
     return [(i, sender) for _, sender, i, _ in rows]

@@ -1,9 +1,10 @@
 """
-End messages at their sender by receipts or a cancel; ask again about those without an end.
+End messages at their sender; ask again about those without an end.
 
-A peer's receipts decide. One may come early, late or twice: each change is one statement that names
-the state before. Row, counters, the wait of a request, and the report to a session that dispatched
-a task change in one transaction. Dead letters are made by ``rows.dead_letters``.
+A peer's receipts end a message (``settle``), or a failure (``bury``), a policy (``drop``), a newer
+message (``supersede``) or the sender (``cancel``) does. A receipt may come early, late or twice:
+each change is one statement that names the state before. Row, counters, the wait of a request, and
+the report to a session that dispatched a task change in one transaction.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from onceward.core.rows.outbox import OwnRow
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.parcel import UNANSWERED, Receipt
+from onceward.message.vocabulary import Reason
 
 ASK_PAUSES: Final = (1, 2, 4, 8, 16)
 """
@@ -292,3 +294,55 @@ def cancel(tx: StoreTransaction, message_id: str) -> bool:
     bump(tx, ended_pending=1, cancelled=1)
     tickets.fail(tx, message_id, "cancelled")
     return True
+
+
+def bury(
+    tx: StoreTransaction,
+    seqs: Iterable[int],
+    *,
+    reason: Reason,
+    error: str = "",
+    unknown: bool = False,
+    tried: bool = False,
+) -> list[tuple[str, str]]:
+    """
+    Move messages to the dead letters; return (id, peer) of each.
+
+    *unknown*: their peer has just answered that it does not know them. *tried*: the push that ended
+    them is not counted yet. The session that dispatched one of them as a task gets a result in the
+    same transaction.
+    """
+    numbers = list(seqs)
+    states = outbox.states(tx, numbers)
+    moved = dead_letters.add_from_outbox(
+        tx, numbers, reason=reason, error=error, unknown=unknown, tried=tried
+    )
+    outbox.remove_unended(tx, numbers)
+    bump(tx, ended_pending=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
+    ids = [message_id for message_id, _ in moved]
+    tickets.fail_all(tx, ids, reason)
+    outbox.tell_dead(tx, ids)
+    tx.has_news = True
+    return moved
+
+
+def ack_own(tx: StoreTransaction, agent: str, message_id: str) -> bool:
+    """End a handled message of an agent to itself, not yet counted; False if it was in a parcel."""
+    return outbox.ack_own(tx, agent, message_id)
+
+
+def drop(tx: StoreTransaction, seq: int, message_id: str, reason: str) -> None:
+    """End a waiting message by a policy, which counts it by ``count_dropped``."""
+    outbox.drop(tx, seq, reason)
+    tickets.fail(tx, message_id, f"dropped: {reason}")
+
+
+def count_dropped(tx: StoreTransaction, dropped: int) -> None:
+    """Count messages that a policy has dropped before they left."""
+    bump(tx, ended_pending=dropped, outbox_dropped=dropped, dropped_by_policy=dropped)
+
+
+def supersede(tx: StoreTransaction, message_ids: Iterable[str]) -> None:
+    """End waiting messages that a newer one replaces."""
+    gone = sum(outbox.supersede(tx, message_id) for message_id in message_ids)
+    bump(tx, ended_pending=gone, cancelled=gone)

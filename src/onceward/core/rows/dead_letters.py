@@ -1,23 +1,18 @@
-"""Move messages to the dead letters, whole, in one transaction; replay them with their id."""
+"""Write the dead letters: rows that left the outbox or the inbox whole, with a reason."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.rows import dedup, inbox, lanes, outbox, tickets
 from onceward.core.rows.outbox import frame_of, pushed
-from onceward.errors import Conflict, InvalidArgument
-from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
-from onceward.file.identity import note_pruned
 from onceward.file.sql_parts import column_names, columns
-from onceward.file.transaction import StoreTransaction, bump, listed
-from onceward.message.body import Payload
+from onceward.file.transaction import StoreTransaction, listed
 from onceward.message.clock import Millis
-from onceward.message.frame import digest, with_body
+from onceward.message.frame import digest
 from onceward.message.record import MessageRecord
 from onceward.message.topics import check_pattern, matches
 from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, DeadLetterOrigin, Reason
@@ -35,12 +30,6 @@ SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :erro
   FROM _onceward_outbox AS o
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
 RETURNING id, peer
-"""
-COUNT_OUT: Final = """
-SELECT state, count(*)
-  FROM _onceward_outbox
- WHERE seq IN (SELECT value FROM json_each(?))
- GROUP BY state
 """
 INSERT_FROM_INBOX: Final = """
 INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
@@ -128,39 +117,23 @@ SELECT {SELECTED}
 
 def add_from_outbox(
     tx: StoreTransaction,
-    seqs: Iterable[int],
+    seqs: Sequence[int],
     *,
     reason: Reason,
-    error: str = "",
-    unknown: bool = False,
-    tried: bool = False,
+    error: str,
+    unknown: bool,
+    tried: bool,
 ) -> list[tuple[str, str]]:
-    """
-    Move outgoing messages to the dead letters; return (id, peer) of each.
-
-    *unknown*: their peer has just answered that it does not know them. *tried*: the push that ended
-    them is not counted yet. The session that dispatched one of them as a task gets a result in the
-    same transaction.
-    """
-    numbers = list(seqs)
-    listed = json.dumps(numbers)
-    states = dict(tx.rows(COUNT_OUT, (listed,)))
-    named = {"reason": reason, "error": error, "now": tx.now, "seqs": listed}
-    named |= {"unknown": unknown, "tried": tried}
-    moved = [(str(i), str(p)) for i, p in tx.rows(INSERT_FROM_OUTBOX, named)]
-    outbox.remove_unended(tx, numbers)
-    bump(tx, ended_pending=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
-    ids = [i for i, _ in moved]
-    tickets.fail_all(tx, ids, reason)
-    outbox.tell_dead(tx, ids)
-    tx.has_news = True
-    return moved
+    """Copy outgoing messages that have not ended to the dead letters; return (id, peer) of each."""
+    named = {"reason": reason, "error": error, "now": tx.now, "seqs": json.dumps(seqs)}
+    moved = tx.rows(INSERT_FROM_OUTBOX, named | {"unknown": unknown, "tried": tried})
+    return [(str(message_id), str(peer)) for message_id, peer in moved]
 
 
 def add_from_inbox(
     tx: StoreTransaction, seq: int, *, reason: Reason, error: str, attempts: int
-) -> None:
-    """Move an incoming message to the dead letters; the caller has proved its lease."""
+) -> bool:
+    """Copy an incoming message to the dead letters; return whether it waited."""
     named = {
         "seq": seq,
         "reason": reason,
@@ -169,104 +142,44 @@ def add_from_inbox(
         "now": tx.now,
         "unended": ATTEMPT_NEVER_ENDED,
     }
-    if not tx.run(INSERT_FROM_INBOX, named):
-        return  # a mailbox's message that was deleted or superseded while it was leased
-    inbox.remove(tx, [(seq,)])
-    bump(tx, dead=1, ended=1)
-    tx.has_news = True
+    return tx.run(INSERT_FROM_INBOX, named) > 0
 
 
-def replay(
-    tx: StoreTransaction,
-    seq: int,
-    *,
-    due_at: Millis | None = None,
-    returned: Sequence[Callable[[StoreTransaction, str, str], None]] = (),
-) -> tuple[str, str]:
-    """
-    Return a dead letter to the queue that it came from, with its id; return (origin, id).
+class Returning(NamedTuple):
+    """A dead letter on its way back to the queue that it came from."""
 
-    *returned* gets the sender and id of one that returns to a mailbox. If its peer has already
-    processed the message, it answers so, and the message ends acked. If it fails again, it is one
-    dead letter as before, with one more replay.
+    origin: str
+    id: str
+    peer: str
+    rank: int
+    lane: str
+    session: str
+    expired: int
+    """Whether it expired before it left, so that its peer would refuse it."""
+    boxed: int
+    """Whether it was in a mailbox."""
 
-    Raises:
-        InvalidArgument: there is no such dead letter, or it expired before it left, so that the
-        peer would refuse it.
-        Conflict: its key has since been used for another message.
 
-    """
+def returning(tx: StoreTransaction, seq: int) -> Returning | None:
+    """Return what a replay needs of a dead letter, if it still exists."""
     found = tx.rows(FIND, {"seq": seq, "now": tx.now})
-    if not found:
-        raise InvalidArgument("that dead letter no longer exists: list them again")
-    origin, message_id, peer, rank, lane, session, expired, boxed = found[0]
-    if expired:
-        msg = f"{message_id} has expired, so the peer would refuse it: replay it with as_new=True"
-        raise InvalidArgument(msg)
-    if origin == "outbox":
-        _replay_to_outbox(tx, seq, message_id, due_at)
-    elif boxed:
-        inbox.add_returned(tx, seq, lanes.NO_LANE)  # it is read by position again, not by lane
-        for hear in returned:
-            hear(tx, peer, message_id)
-    else:
-        _replay_to_inbox(tx, seq, message_id, (peer, lane, rank, session))
+    return Returning(*found[0]) if found else None
+
+
+def remove(tx: StoreTransaction, seq: int) -> None:
+    """Delete a dead letter that has returned."""
     tx.run(DROP, (seq,))
-    bump(tx, replayed=1)
-    return str(origin), str(message_id)
 
 
-def _replay_to_outbox(
-    tx: StoreTransaction, seq: int, message_id: str, due_at: Millis | None
-) -> None:
-    try:
-        outbox.add_returned(tx, seq, due_at=due_at)
-    except ConstraintError as error:
-        if "UNIQUE" not in str(error):
-            raise
-        msg = (
-            f"the id or key of {message_id} now belongs to another message: replay it with "
-            "as_new=True, or discard it"
-        )
-        raise Conflict(msg, message_id=message_id, reason="sent again since") from error
-    tickets.reopen(tx, message_id)
+def discard(tx: StoreTransaction, seq: int) -> list[Millis | None]:
+    """Delete a dead letter, if it exists; return when a sent one changed last, or None."""
+    return [at for (at,) in tx.rows(DROP + SENT_UNTIL, (seq,))]
 
 
-def _replay_to_inbox(
-    tx: StoreTransaction, seq: int, message_id: str, lane: tuple[Any, ...]
-) -> None:
-    peer, name, rank, session = lane
-    dedup.remove_dead(tx, peer, message_id)
-    lane_id = lanes.open_lane(tx, peer, name, rank, session=session)
-    asker = inbox.add_returned(tx, seq, lane_id)
-    tickets.pass_on(tx, seq, asker)
-    lanes.set_heads(tx, [lane_id])
-
-
-def edit(tx: StoreTransaction, seq: int, frame: str, body: Payload) -> None:
-    """
-    Replace the body of a received dead letter whose stored frame is *frame*.
-
-    Raises:
-        Conflict: it is gone, or has changed since it was read.
-
-    """
-    edited = with_body(frame, body, tx.now)
+def edit(tx: StoreTransaction, seq: int, frame: str, edited: str) -> bool:
+    """Replace the *frame* of a received dead letter; return False if it is another one now."""
     named = {"seq": seq, "frame": frame, "edited": edited, "digest": digest(edited)}
-    if not tx.run(EDIT, named):
-        raise Conflict("that dead letter is gone, or was edited meanwhile: look at it again")
-
-
-def discard(tx: StoreTransaction, seq: int) -> bool:
-    """
-    Delete a dead letter; return whether it existed.
-
-    A sent message is then fully forgotten here, although it may have arrived.
-    """
-    gone = tx.rows(DROP + SENT_UNTIL, (seq,))
-    if sent := [at for (at,) in gone if at is not None]:
-        note_pruned(tx, max(sent) + 1)
-    return bool(gone)
+    return tx.run(EDIT, named) > 0
 
 
 def of_seq(db: Database, seq: int) -> list[DeadLetter]:

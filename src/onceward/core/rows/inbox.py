@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.file.sql_parts import senders
+from onceward.file.sql_parts import EndedRows, senders
 from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import Outcome
@@ -237,6 +237,7 @@ DELETE FROM _onceward_inbox
                 ORDER BY seq LIMIT :limit)
 RETURNING ended_at
 """
+ENDED: Final = EndedRows(SLICE, REMOVE, REMOVE_ARCHIVED, OLD_OF_CHANNEL)
 RETURN: Final = """
 INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame,
                              digest, received_at, channel, kind, correlation_id, mailbox, replays)
@@ -466,29 +467,6 @@ def end_waiting(
 def drop_ephemeral(tx: StoreTransaction, seqs: Sequence[int], reason: str) -> int:
     """End waiting messages of mailboxes as dropped; return how many."""
     return tx.run(DROP_EPHEMERAL, {"now": tx.now, "reason": reason, "seqs": json.dumps(seqs)})
-
-
-def slice_of(
-    tx: StoreTransaction, *, after: int, before: Millis, limit: int
-) -> list[tuple[int, int, int]]:
-    """Return (sequence, whether it is old, whether it may be pruned) of a slice."""
-    return tx.rows(SLICE, {"after": after, "before": before, "limit": limit})
-
-
-def remove(tx: StoreTransaction, seqs: Sequence[tuple[int]]) -> None:
-    """Delete rows."""
-    tx.many(REMOVE, seqs)
-
-
-def remove_archived(tx: StoreTransaction, row: Mapping[str, Any]) -> list[Millis]:
-    """Delete an ended row that is unchanged since it was archived; return when it ended."""
-    return [at for (at,) in tx.rows(REMOVE_ARCHIVED, row)]
-
-
-def remove_old(tx: StoreTransaction, channel: str, *, upto: int, limit: int) -> list[Millis]:
-    """Delete a slice of a channel's ended messages that have a record; return when they ended."""
-    named = {"channel": channel, "upto": upto, "limit": limit}
-    return [at for (at,) in tx.rows(OLD_OF_CHANNEL, named)]
 
 
 def add_returned(tx: StoreTransaction, dead_letter: int, lane_id: int | None) -> int:

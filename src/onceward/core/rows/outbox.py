@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from itertools import chain, starmap
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from onceward.file.database import Database
+from onceward.file.sql_parts import EndedRows
 from onceward.file.transaction import StoreTransaction, listed
 from onceward.message.clock import Millis
 from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, FrameHeaders, digest, split_digest
@@ -114,6 +115,12 @@ DELETE FROM _onceward_outbox
                 ORDER BY seq LIMIT :limit)
 RETURNING ended_at
 """
+STATES: Final = """
+SELECT state, count(*)
+  FROM _onceward_outbox
+ WHERE seq IN (SELECT value FROM json_each(?))
+ GROUP BY state
+"""
 REMOVE_UNENDED: Final = """
 DELETE FROM _onceward_outbox
  WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')
@@ -146,6 +153,7 @@ DELETE FROM _onceward_outbox
    AND state NOT IN ('pending', 'sent')
 RETURNING ended_at
 """
+ENDED: Final = EndedRows(SLICE, REMOVE, REMOVE_ARCHIVED, OLD_OF_CHANNEL)
 CANCEL: Final = f"""
 UPDATE _onceward_outbox AS o
    SET state = 'cancelled', due_at = NULL, held_by = NULL, ended_at = ?, reason = 'cancelled'
@@ -743,32 +751,14 @@ def free_of_channel(tx: StoreTransaction, channel: str, limit: int) -> int:
     return tx.run(FREE_CHANNEL, (channel, limit))
 
 
-def slice_of(
-    tx: StoreTransaction, *, after: int, before: Millis, limit: int
-) -> list[tuple[int, int, int]]:
-    """Return (sequence, whether it is old, whether it may be pruned) of a slice."""
-    return tx.rows(SLICE, {"after": after, "before": before, "limit": limit})
-
-
-def remove(tx: StoreTransaction, seqs: Sequence[tuple[int]]) -> None:
-    """Delete rows."""
-    tx.many(REMOVE, seqs)
+def states(tx: StoreTransaction, seqs: Sequence[int]) -> dict[str, int]:
+    """Return how many of some messages are in each state."""
+    return dict(tx.rows(STATES, (json.dumps(seqs),)))
 
 
 def remove_unended(tx: StoreTransaction, seqs: Sequence[int]) -> None:
     """Delete rows that have not ended, because they are dead letters now."""
     tx.run(REMOVE_UNENDED, (json.dumps(seqs),))
-
-
-def remove_archived(tx: StoreTransaction, row: Mapping[str, Any]) -> list[Millis]:
-    """Delete an ended row that is unchanged since it was archived; return when it ended."""
-    return [at for (at,) in tx.rows(REMOVE_ARCHIVED, row)]
-
-
-def remove_old(tx: StoreTransaction, channel: str, *, upto: int, limit: int) -> list[Millis]:
-    """Delete a slice of a channel's ended messages without a key; return when they ended."""
-    named = {"channel": channel, "upto": upto, "limit": limit}
-    return [at for (at,) in tx.rows(OLD_OF_CHANNEL, named)]
 
 
 def add_returned(tx: StoreTransaction, dead_letter: int, *, due_at: Millis | None) -> None:

@@ -11,12 +11,13 @@ from functools import partial
 from math import ceil
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.rows import drops, outbox, rates, tickets
+from onceward.core.end import sent
+from onceward.core.rows import drops, outbox, rates
 from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import FileLimit, OutboxLimit, RateLimited
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Dropped, Event, NearlyFull
@@ -344,18 +345,17 @@ def _make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
     for v in evicted:
         policy = cast("Reason", v.full.overflow)  # one of those that drop
         reason = reason_text(policy, v.full.reached)
-        outbox.drop(tx, v.seq, reason)
+        sent.drop(tx, v.seq, v.id, reason)
         full = v.full.scope, v.full.name, v.full.overflow
         drops.record(tx, [(v.id, v.recipient, v.session, *full, v.line, tx.now)])
-        tickets.fail(tx, v.id, f"dropped: {reason}")
-    _count(tx, len(evicted))
+    sent.count_dropped(tx, len(evicted))
 
 
 def record_drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
     """Record a new message that its limit has dropped."""
     named = message.id, message.recipient, message.session
     drops.record(tx, [(*named, full.scope, full.name, "drop_new", None, tx.now)])
-    _count(tx, 1)
+    sent.count_dropped(tx, 1)
 
 
 def tell_callers(tx: StoreTransaction, message_ids: Iterable[str]) -> None:
@@ -367,10 +367,6 @@ def tell_callers(tx: StoreTransaction, message_ids: Iterable[str]) -> None:
     for message_id in message_ids:
         if tx.run(TASK_DROPPED, (message_id,)):
             tx.has_news = True
-
-
-def _count(tx: StoreTransaction, dropped: int) -> None:
-    bump(tx, ended_pending=dropped, outbox_dropped=dropped, dropped_by_policy=dropped)
 
 
 def unsummarized_drops(
@@ -390,8 +386,7 @@ def mark_summarized(
 ) -> None:
     """Record the summary of drops; cancel unsent summaries that it replaces."""
     drops.mark_summarized(tx, summary_id, dropped)
-    gone = sum(outbox.supersede(tx, message_id) for message_id in replaced)
-    bump(tx, ended_pending=gone, cancelled=gone)
+    sent.supersede(tx, replaced)
 
 
 def _take_token(tx: StoreTransaction, sender: str) -> None:

@@ -257,7 +257,7 @@ def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> Asked |
 NEWEST_TO_GO: Final = """
 SELECT seq FROM _onceward_{box} WHERE channel = ? ORDER BY seq DESC LIMIT 1 OFFSET ?
 """
-HISTORY: Final = {"outbox": outbox.remove_old, "inbox": inbox.remove_old}
+HISTORY: Final = {"outbox": outbox.ENDED, "inbox": inbox.ENDED}
 
 
 def prune_history(tx: StoreTransaction, channel: str, *, count: int, limit: int) -> int:
@@ -267,9 +267,9 @@ def prune_history(tx: StoreTransaction, channel: str, *, count: int, limit: int)
     Return how many; 0 if none is left to delete.
     """
     gone = 0
-    for box, remove_old in HISTORY.items():
+    for box, rows in HISTORY.items():
         found = tx.rows(NEWEST_TO_GO.format(box=box), (channel, count))
-        ended = remove_old(tx, channel, upto=found[0][0], limit=limit) if found else []
+        ended = rows.remove_of_channel(tx, channel, upto=found[0][0], limit=limit) if found else []
         gone += len(ended)
         if ended and box == "outbox":
             identity.note_pruned(tx, max(ended) + 1)

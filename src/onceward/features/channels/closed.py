@@ -17,8 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from onceward.core.accept.policy import ParsedFrame
-from onceward.core.end import received
-from onceward.core.rows import dead_letters
+from onceward.core.end import received, sent
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.errors import ChannelRefused, InvalidMessage, OncewardError
 from onceward.features.channels import channel_posts
@@ -228,7 +227,7 @@ class ClosedChannels:
     def _bury_unsent(self, tx: StoreTransaction, wanted: dict[str, Any]) -> int:
         seqs = [seq for (seq,) in tx.rows(OLDEST_UNSENT, wanted)]
         error = reason_of(wanted["channel"])
-        moved = dead_letters.add_from_outbox(tx, seqs, reason="channel_closed", error=error)
+        moved = sent.bury(tx, seqs, reason="channel_closed", error=error)
         self._emitter.dead_lettered(tx, [(i, peer, "channel_closed") for i, peer in moved])
         return len(seqs)
 

@@ -8,7 +8,8 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import dead_letters, dedup, inbox
+from onceward.core.end import received
+from onceward.core.rows import dedup, inbox
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
 from onceward.features.mailboxes.mailbox_readers import MailboxLease, MailboxRef, Reader, Start
@@ -296,9 +297,7 @@ def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
 def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: Reason, error: str) -> None:
     """Move a message from the mailbox to the dead letters; raise LeaseLost without its lease."""
     mailbox_readers.end(tx, held)
-    dead_letters.add_from_inbox(
-        tx, held.seq, reason=reason, error=error[:2000], attempts=held.attempt
-    )
+    received.bury(tx, held.seq, reason=reason, error=error[:2000], attempts=held.attempt)
 
 
 def delete(tx: StoreTransaction, mailbox: str, message_id: str) -> bool:
