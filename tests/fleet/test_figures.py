@@ -29,7 +29,7 @@ def _message(pair: int, number: int) -> dict[str, object]:
         "lane": f"normal/{number % LANES}",
         "out_seq": number,
         "in_seq": number,
-        "mark_seq": EACH - number,
+        "mark_seq": 1 + EACH - number,
     }
 
 
@@ -37,7 +37,7 @@ def _message(pair: int, number: int) -> dict[str, object]:
 def test_all_figures_are_one_commit(pairs: int, tmp_path: Path) -> None:
     """A row more costs no commit more, and each table has a row for each that was counted."""
     commits: list[str] = []
-    rows = [_message(pair, number) for number in range(EACH) for pair in range(pairs)]
+    rows = [_message(pair, number) for number in range(1, 1 + EACH) for pair in range(pairs)]
     with closing(workspace(tmp_path / "work.db")) as con:
         con.execute(MESSAGES)
         marks = ", ".join("?" * (len(FRAME) + 1))

@@ -17,6 +17,7 @@ from onceward.fleet.verdict_sql import (
     KEY,
     MINTED,
     OPEN_VERDICTS,
+    PLAIN_VERDICT,
     PROVISIONAL_VERDICT,
     RECIPIENT_SAYS,
     SENDER_SAYS,
@@ -36,7 +37,7 @@ INSERT INTO messages
 SELECT sender, recipient, id, verdict, {SENDER_SAYS}, {RECIPIENT_SAYS}, waits_for, created_at,
        sent_at, ended_at, received_at, marked_at, effect_at, waits_until_at, lane,
        out_seq, in_seq, mark_seq, {ASKING_FILE}
-  FROM (SELECT *, {PROVISIONAL_VERDICT} AS verdict FROM ({{facts}}))
+  FROM (SELECT *, {{verdict}} AS verdict FROM ({{facts}}))
 """
 CHOSEN: Final = f"SELECT DISTINCT sender, recipient FROM messages WHERE NOT {MINTED}"
 OWNERS: Final = """
@@ -87,7 +88,9 @@ def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rule
 def _state(con: apsw.Connection, rules: Rules) -> None:
     unusual = plain.unusual(con)
     if unusual is not None:
-        _add(con, rules, plain.SENT, plain.RECEIVED)
+        _add(con, rules, plain.SENT, PLAIN_VERDICT)
+        if plain.any_unsent(con):
+            _add(con, rules, plain.RECEIVED, PLAIN_VERDICT)
     if unusual != 0:
         _add(con, rules, _grouped(BY_KEY if unusual is None else f"WHERE {plain.UNUSUAL} {BY_KEY}"))
 
@@ -96,9 +99,11 @@ def _grouped(rows: str) -> str:
     return GROUPED.format(rows=rows)
 
 
-def _add(con: apsw.Connection, rules: Rules, *every: str) -> None:
-    for facts in every:
-        con.execute(STATE.format(cutoff=rules.cutoff, late=rules.late_ms, facts=facts))
+def _add(
+    con: apsw.Connection, rules: Rules, facts: str, verdict: str = PROVISIONAL_VERDICT
+) -> None:
+    found = verdict.format(cutoff=rules.cutoff, late=rules.late_ms)
+    con.execute(STATE.format(verdict=found, facts=facts))
 
 
 def _split(con: apsw.Connection, known: CoverageIndex, rules: Rules) -> None:

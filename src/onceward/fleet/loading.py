@@ -31,6 +31,8 @@ AGENT: Final = "agent"
 """The name of an agent's file in a workspace."""
 ATTACH: Final = f"ATTACH DATABASE ? AS {AGENT}"
 DETACH: Final = f"DETACH DATABASE {AGENT}"
+READ_ONCE: Final = f"PRAGMA {AGENT}.cache_size = -256"
+"""A file is read from begin to end: its pages are not worth memory that is cold each time."""
 ROWS: Final = """
 INSERT INTO temp.{table} ({names}, file)
 SELECT {columns}, :file FROM agent.{view} WHERE {condition}
@@ -109,6 +111,7 @@ def _attach(con: apsw.Connection, file: str, path: str) -> None:
     try:
         con.execute(ATTACH, (f"file:{quote(file)}?mode=ro",))
         source = identified(con, path, AGENT)
+        con.execute(READ_ONCE)
         if not source.columns("onceward_streams"):
             raise lacking(source, "onceward_streams")
     except (apsw.Error, Unreadable) as error:

@@ -59,6 +59,11 @@ RECEIVED: Final = _joined(
     f"({_keys(INBOX)} UNION {_keys(MARK)} EXCEPT {_keys(OUTBOX)} ORDER BY {NAMES}) AS k", "k"
 )
 """Messages without a row of their sender; the keys come from a merge of indexes."""
+ANY_UNSENT: Final = f"""
+SELECT (SELECT count(*) FROM ({_keys(INBOX)})) + (SELECT count(*) FROM ({_keys(MARK)}))
+     > (SELECT count(in_seq) + count(mark_seq) FROM messages)
+"""
+"""Whether ``SENT`` has left rows of recipients for ``RECEIVED``; counting them is cheap."""
 
 
 def unusual(con: apsw.Connection) -> int | None:
@@ -80,3 +85,9 @@ def unusual(con: apsw.Connection) -> int | None:
     except apsw.ConstraintError:  # a second copy of a file
         return None
     return others
+
+
+def any_unsent(con: apsw.Connection) -> bool:
+    """Return whether a recipient has a row of a message that is not among those of ``SENT``."""
+    [(found,)] = con.execute(ANY_UNSENT).fetchall()
+    return bool(found)

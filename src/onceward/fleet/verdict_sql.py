@@ -28,19 +28,23 @@ PROCESSED: Final = "(in_state = 7 OR mark = 5)"
 NONE_OUT: Final = "(out_state = 0 AND out_dead = 0)"
 NONE_IN: Final = "(in_state = 0 AND mark = 0 AND in_dead = 0)"
 # One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
-PROVISIONAL_VERDICT: Final = f"""CASE
+TWICE: Final = """
 WHEN effect_at > 0 AND effect_first_at < effect_last_at     THEN 'double_processed'
 WHEN effect_at > 0 AND effect_first_seq < effect_last_seq   THEN 'double_processed'
 WHEN received_at > 0 AND received_first_at < received_last_at THEN 'duplicated'
+"""
+TOOK_EFFECT: Final = """CASE
+WHEN effect_at > expires_at                                 THEN 'overdue'
+WHEN out_dead > 0                                           THEN 'late'
+WHEN effect_at - created_at > {late}                        THEN 'late'
+ELSE 'delivered_once' END"""
+ONCE: Final = f"""
+WHEN {PROCESSED} AND NOT {NONE_OUT} AND NOT {KEPT} THEN {TOOK_EFFECT}
 WHEN {NONE_IN} AND {NONE_OUT} AND (created_at > {{cutoff}} OR logged_in_at > {{cutoff}})
                                                             THEN 'in_flight'
 WHEN {NONE_IN} AND ({NONE_OUT} OR logged_in_at <= {{cutoff}}) THEN 'no_recipient_row'
 WHEN {NONE_OUT}                                              THEN 'no_sender_row'
 WHEN {KEPT}                                                 THEN 'kept'
-WHEN {PROCESSED} AND effect_at > expires_at                 THEN 'overdue'
-WHEN {PROCESSED} AND out_dead > 0                           THEN 'late'
-WHEN {PROCESSED} AND effect_at - created_at > {{late}}      THEN 'late'
-WHEN {PROCESSED}                                            THEN 'delivered_once'
 WHEN mark = 4 OR in_dead > 0                                THEN 'dead_lettered'
 WHEN in_state = 5 OR mark = 3                               THEN 'cancelled'
 WHEN in_state = 4 OR mark = 2                               THEN 'dropped'
@@ -55,6 +59,9 @@ WHEN out_state = 4                                          THEN 'cancelled'
 WHEN out_dead = 2                                           THEN 'expired'
 WHEN out_dead = 1                                           THEN 'dead_lettered'
 ELSE 'in_flight' END"""
+PROVISIONAL_VERDICT: Final = f"CASE {TWICE}{ONCE}"
+PLAIN_VERDICT: Final = f"CASE {ONCE}"
+"""Of a message with at most one row of each side: nothing of it can have happened twice."""
 SEEN_AT: Final = "coalesce(marked_at, received_at)"
 UNENDED: Final = "recipient_says IN ('pending', 'processing', 'waiting', 'kept')"
 ENDED_THERE: Final = f"(recipient_says <> 'kept' AND (mark_seq IS NOT NULL OR NOT {UNENDED}))"
@@ -93,7 +100,10 @@ RECIPIENT_SAYS: Final = (
     f" WHEN mark > 0 THEN {spelt('mark', OUTCOMES, 'nothing')} || ', marked'"
     " ELSE 'nothing' END"
 )
-ASKING_FILE: Final = "coalesce(CASE verdict WHEN 'no_sender_row' THEN in_file ELSE out_file END, 0)"
+ASKING_FILE: Final = (
+    "coalesce(CASE WHEN out_state > 0 THEN out_file"  # spares finding the verdict once more
+    " WHEN verdict = 'no_sender_row' THEN in_file ELSE out_file END, 0)"
+)
 """The file that has a row of the message, the sender's if both have."""
 TEXTS: Final = (
     "sender", "recipient", "id", "verdict", "sender_says", "recipient_says", "waits_for",
