@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import Parameter
-from types import SimpleNamespace, UnionType
+from types import FunctionType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn, Union, get_args, get_origin
 from typing import get_type_hints as type_hints
 
@@ -111,7 +111,9 @@ def message_signature(call: Callable[..., Any], model: type | None) -> HandlerSi
 def is_coroutine(call: Callable[..., Any]) -> bool:
     """Return whether a function, a partial of one or a callable object is ``async def``."""
     plain = _unwrapped(call)
-    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(
+    if inspect.iscoroutinefunction(plain):
+        return True
+    return not isinstance(plain, FunctionType) and inspect.iscoroutinefunction(
         getattr(plain, "__call__", None)  # noqa: B004 - the method itself is examined
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from onceward.core.handle.signatures import name_of
 from onceward.errors import Conflict, InvalidArgument, InvalidMessage
 from onceward.features.steps.stored import StepName
-from onceward.message.body import canonical, encode
+from onceward.message.body import JSON, canonical, encode
 from onceward.message.options import StepRules
 from onceward.message.round_trip import refuse_lost
 
@@ -49,7 +49,8 @@ def _digest(place: str, value: Any, step: str) -> str:
             f"step {step}: argument {place} cannot be compared at the next call ({error}): bind "
             "it to the function with functools.partial"
         ) from error
-    return sha256(f"{media}\0{canonical(text)}".encode()).hexdigest()[:SHORT]
+    same = canonical(text) if media == JSON else text  # text and bytes are written in one way
+    return sha256(f"{media}\0{same}".encode()).hexdigest()[:SHORT]
 
 
 def check_same(name: StepName, known: str, given: str, message_id: str) -> None:
@@ -82,14 +83,14 @@ def check_kept(name: StepName, result: object, read: object) -> None:
 
 def result_type(function: Callable[..., Any]) -> Any:
     """Return the return annotation of a function; None if it has no usable one."""
-    from typing import get_type_hints  # noqa: PLC0415 - with the first step only
-
     plain: Any = function
     while hasattr(plain, "func"):
         plain = plain.func
     said = getattr(plain, "__annotations__", {}).get("return")
     if said is None or said in PLAIN:
         return said
+    from typing import get_type_hints  # noqa: PLC0415 - rarely needed
+
     try:
         found = get_type_hints(plain, include_extras=True).get("return")
     except (NameError, TypeError):

@@ -62,6 +62,8 @@ OUTPUT: Final = "output"
 FOR_EVER: Final[Millis] = 1000 * 86_400 * 36_500
 """Milliseconds of a wait without a timeout: a century."""
 ENDED: Final = "the handler has ended, so nothing of it can be stored"
+UNOBSERVED: Final = nullcontext()
+"""Block of a call that no observer watches."""
 KEY: Final = 32
 """Digits of an idempotency key."""
 
@@ -206,17 +208,18 @@ class MessageSteps:
     @contextmanager
     def _running(self, begun: StepCall, tx: Transaction | None = None) -> Iterator[None]:
         """Make ``step.key`` a step's key."""
+        name = str(begun.name)
         running = RunningStep(
-            key=begun.key, name=str(begun.name), attempt=begun.failed + 1, tx=tx, within=self
+            key=begun.key, name=name, attempt=begun.failed + 1, tx=tx, within=self
         )
-        self.passed("before-step", str(begun.name))
+        self.passed("before-step", name)
         before = RUNNING.set(running)
         try:
             with self._observed(begun):
                 yield
         finally:
             RUNNING.reset(before)
-        self.passed("after-step", str(begun.name))
+        self.passed("after-step", name)
 
     def once(
         self, name: str, args: tuple[Any, ...], work: Callable[[StoreTransaction], Any]
@@ -252,7 +255,7 @@ class MessageSteps:
     def _observed(self, begun: StepCall) -> AbstractContextManager[None]:
         """Return the block for observers of a call of a function."""
         if not self._hooks.observers:
-            return nullcontext()
+            return UNOBSERVED
         from onceward.observed import observed_step  # noqa: PLC0415 - rarely needed
 
         leased = self._home.leased
@@ -441,7 +444,8 @@ class MessageSteps:
 
     def _check_room(self, name: StepName) -> None:
         most = self._settings.max_steps
-        if name not in self._stored and len(self._stored) >= most:
+        known = self._stored
+        if len(known) >= most and name not in known:
             self._refuse_full(name, f"it would be step {most + 1} of {most} (max_steps)")
 
     def _refuse_full(self, name: StepName, why: str) -> NoReturn:
@@ -524,9 +528,10 @@ class MessageSteps:
 
     def _note(self, name: StepName, record: StepRecord) -> None:
         with self._lock:
-            known = self._stored.get(name)
+            all_stored = self._stored
+            known = all_stored.get(name)
             self._bytes += record.bytes - (known.bytes if known is not None else 0)
-            self._stored[name] = record
+            all_stored[name] = record
         if record.state == "done":
             self.passed("stored-step", str(name))
 

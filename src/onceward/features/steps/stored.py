@@ -108,7 +108,9 @@ def store(
         "started_at": started_at,
         "now": tx.now,
     }
-    if not tx.run(STORE, bindings | name._asdict() | record._asdict()):
+    bindings.update(zip(name._fields, name, strict=True))
+    bindings.update(zip(record._fields, record, strict=True))
+    if not tx.run(STORE, bindings):
         raise LeaseLost(f"the result of step {name} was not stored: another worker has the message")
 
 
