@@ -14,8 +14,8 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "core": 9_510,
-    "features": 9_070,  # requests and steps with their verbs
+    "core": 9_570,
+    "features": 9_040,  # requests and steps with their verbs
     "file": 4_320,  # the verbs that delete ended rows, from core
     "message": 3_650,  # retry policies as text; Tuning; hints
     "api": 2_330,  # contexts; handlers that send to themselves, typed

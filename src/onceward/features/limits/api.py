@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, cast
 
 from onceward.core.contract import Opening
+from onceward.core.rows import limits
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import InvalidArgument
 from onceward.features.limits import stored
@@ -110,7 +111,7 @@ class Limits:
         else:
             counted = cast("LimitScope", scope)
             limit = Limit(counted, _name(scope, name), messages, size, overflow)
-            self._change(lambda tx: stored.save(tx, limit))
+            self._change(lambda tx: limits.save(tx, asdict(limit)))
 
     def _set_rate(self, scope: str, rate: GivenRate, burst: float | None) -> None:
         from onceward.message.times import read_rate  # noqa: PLC0415 - rarely needed
@@ -125,7 +126,7 @@ class Limits:
             return self._change(lambda tx: stored.remove_rate(tx, scope))
         if scope == "file":
             return self._change(stored.remove_file)
-        return self._change(lambda tx: stored.remove(tx, scope, _name(scope, name)))
+        return self._change(lambda tx: limits.remove(tx, scope, _name(scope, name)))
 
     def list(self) -> list[LimitInfo]:
         """Return all limits, by scope and name."""
@@ -133,7 +134,7 @@ class Limits:
 
     def fullness(self) -> dict[str, tuple[int, int]]:
         """Return the current messages and bytes by scope and name (``session run-42``)."""
-        return stored.fullness(self._db)
+        return limits.fullness(self._db.read)
 
     def drops(self, *, limit: int = 100) -> builtins.list[DropRecord]:
         """Return the messages that policies dropped, newest first."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import dead_letters, drops, inbox, lanes
+from onceward.core.rows import dead_letters, declarations, drops, inbox, lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import Rows, StoreTransaction, bump
@@ -31,15 +31,6 @@ ALL: Final = 10_000
 MOST: Final = 2**63 - 1
 SEQ: Final = attrgetter("seq")
 
-REGISTER: Final = """
-INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject,
-                                        allow_override_from)
-VALUES (:pattern, :mode, :debounce_for, :cap, :overflow, :aborted, :inject, :allow_override_from)
-ON CONFLICT (pattern) DO UPDATE
-   SET mode = excluded.mode, debounce_for = excluded.debounce_for, cap = excluded.cap,
-       overflow = excluded.overflow, aborted = excluded.aborted, inject = excluded.inject,
-       allow_override_from = excluded.allow_override_from
-"""
 OPEN_UNDER: Final = (
     "SELECT session FROM _onceward_runs WHERE state = 'open' AND session GLOB ? LIMIT 1"
 )
@@ -48,7 +39,6 @@ SELECT mode, debounce_for, cap, overflow, aborted, inject FROM _onceward_session
  WHERE :session GLOB h.pattern
  ORDER BY h.pattern <> :session, length(h.pattern) DESC, h.pattern LIMIT 1
 """
-UNREGISTER: Final = "DELETE FROM _onceward_session_handlers WHERE pattern = ?"
 OURS: Final = """
 EXISTS (SELECT 1 FROM json_each(:patterns) AS h
          WHERE coalesce(l.session, (SELECT b.session FROM _onceward_inbox AS b
@@ -352,7 +342,7 @@ def open_under(tx: StoreTransaction, pattern: str) -> str | None:
 
 def unregister(tx: StoreTransaction, pattern: str) -> None:
     """Stop serving sessions of a pattern by runs."""
-    tx.run(UNREGISTER, (pattern,))
+    declarations.serve_no_more(tx, pattern)
 
 
 def oldest(tx: StoreTransaction, lane_id: int, limit: int) -> list[int]:
@@ -377,8 +367,8 @@ def register(
         name: getattr(policy, name)
         for name in ("mode", "debounce_for", "cap", "overflow", "aborted")
     }
-    tx.run(
-        REGISTER,
+    declarations.serve(
+        tx,
         named
         | {
             "pattern": pattern,

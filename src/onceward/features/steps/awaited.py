@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from onceward.core.rows import dedup, lanes
+from onceward.core.rows import declarations, dedup, lanes
 from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.body import BYTES, encode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 
-DECLARED: Final = "SELECT type FROM _onceward_awaited_types"
-DECLARE: Final = "INSERT INTO _onceward_awaited_types (type) VALUES (?)"
-WITHDRAW: Final = "DELETE FROM _onceward_awaited_types WHERE type = ?"
 KEEP: Final = """
 INSERT INTO _onceward_awaited_messages (session, type, sender, message_id, media, body, came_at)
 SELECT :session, :type, :sender, :id, :media, :body, :now
@@ -58,14 +55,8 @@ class AwaitedBody(NamedTuple):
 
 def declare(db: Database, types: Collection[str]) -> None:
     """Declare the types that handlers of this agent wait for, replacing earlier ones."""
-    if {name for (name,) in db.read(DECLARED, ())} != set(types):
-        db.write(lambda tx: _declare(tx, set(types)))
-
-
-def _declare(tx: StoreTransaction, types: set[str]) -> None:
-    known = {name for (name,) in tx.rows(DECLARED)}
-    tx.many(WITHDRAW, [(name,) for name in known - types])
-    tx.many(DECLARE, [(name,) for name in types - known])
+    if declarations.awaited(db.read) != set(types):
+        db.write(lambda tx: declarations.set_awaited(tx, types))
 
 
 def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
@@ -91,11 +82,6 @@ def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
 def is_there(read: Rows, session: str, type_name: str) -> bool:
     """Return whether there is a message of a type that no step has taken."""
     return bool(read(WAITS_HERE, (session, type_name)))
-
-
-def is_declared(read: Rows, type_name: str) -> bool:
-    """Return whether messages of a type are kept for waits."""
-    return any(name == type_name for (name,) in read(DECLARED, ()))
 
 
 def take(tx: StoreTransaction, session: str, type_name: str) -> AwaitedBody | None:

@@ -19,6 +19,7 @@ from onceward.core.handle.call import CallHome, HandlerDeps, Suspended
 from onceward.core.handle.invoke import wait_after
 from onceward.core.handle.output import OutputStream
 from onceward.core.handle.signatures import is_coroutine
+from onceward.core.rows import declarations
 from onceward.core.run.async_face import OffLoop, on_thread
 from onceward.core.send.block import Transaction
 from onceward.errors import (
@@ -365,7 +366,7 @@ class MessageSteps:
         return record
 
     def _check_declared(self, kind: str) -> None:
-        if not awaited.is_declared(self._db.read, kind):
+        if kind not in declarations.awaited(self._db.read):
             raise InvalidArgument(
                 f"no message of type {kind} is kept for a wait: declare it with "
                 f"agent.waits({kind!r}), or with its class, so that an early message is kept"
