@@ -10,7 +10,7 @@ if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncSession
     from onceward.core.handle.context import AsyncTransaction
     from onceward.core.rows.dead_letters import DeadLetter
-    from onceward.core.send.compose import SendResult
+    from onceward.core.send.fanout import SendResult
     from onceward.features.batches.context import AsyncBatchContext
     from onceward.features.channels.aio import AsyncChannel
     from onceward.features.channels.directory import ChannelConfig
@@ -78,7 +78,7 @@ _MODULES = {
     "Repair": "features.checks.repairs",
     "Schedule": "message.dates",
     "SendOptions": "message.options",
-    "SendResult": "core.send.compose",
+    "SendResult": "core.send.fanout",
     "Start": "features.mailboxes.mailbox_readers",
     "Tick": "features.schedules.tick",
     "Violation": "features.checks.invariants",

@@ -11,8 +11,8 @@ import pytest
 
 import onceward
 import onceward.types
+from onceward.api.peers import PeerInfo
 from onceward.core.rows.dead_letters import DeadLetter
-from onceward.core.rows.peers import PeerInfo
 from onceward.features.channels.directory import ChannelInfo
 from onceward.features.limits.api import LimitInfo
 from onceward.features.limits.stored import DropRecord

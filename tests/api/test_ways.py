@@ -16,8 +16,8 @@ import pytest
 
 from onceward import Agent, AsyncPostbox, Postbox
 from onceward.api import postbox, routing
+from onceward.api.peers import PeerInfo
 from onceward.core.maintenance import Maintenance
-from onceward.core.rows.peers import PeerInfo
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.events import DeliveryFailed
 from onceward.file import open_files

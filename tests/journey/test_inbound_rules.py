@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.core.rows.peers import PeerInfo
+from onceward.api.peers import PeerInfo
 from onceward.errors import InvalidArgument
 from onceward.message.frame import Frame
 from onceward.message.parcel import Answer, Receipt

@@ -36,7 +36,7 @@ FACES = {
     "onceward.api.agent",
     "onceward.core.run.async_face",
     "onceward.core.handle.context",
-    "onceward.core.send.compose",  # SendResult
+    "onceward.core.send.fanout",  # SendResult
     "onceward.core.handle.message",
     "onceward.features.runs.run",
     "onceward.core.send.block",

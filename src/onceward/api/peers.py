@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from onceward.core.deliver.transport import Features, Pings, Transport
 from onceward.core.rows import peers
-from onceward.core.rows.peers import PeerInfo
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache
+from onceward.file.sql_parts import columns
 from onceward.message.arguments import checks_arguments
 from onceward.message.clock import Millis, monotonic
 from onceward.message.names import agent_name
 from onceward.message.parcel import InboundRule
 from onceward.message.topics import check_pattern
+from onceward.message.vocabulary import BreakerState
 
 
 class Ways(Protocol):
@@ -29,6 +30,30 @@ class Ways(Protocol):
     def route(self, name: str, url: str | None) -> tuple[Transport, str]:
         """Return the transport and the url of a peer; raises Unreachable."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """The state of a peer."""
+
+    name: str
+    url: str | None
+    epoch: str
+    number: int
+    in_flight: int
+    breaker: BreakerState
+    failures: int
+    due_at: Millis | None
+    last_error: str | None
+    seen_at: Millis | None
+    stream_number: int | None
+    max_bytes: int | None
+    """Largest parcel that the transport to the peer accepts, if one was too large."""
+    inbound_rule: InboundRule | None
+    """Names that its messages may use; None for all, or for the network's rule if it uses one."""
+
+
+PEERS: Final = f"SELECT {columns(PeerInfo)} FROM onceward_peers ORDER BY name"  # noqa: S608 - names of fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +123,7 @@ class Peers:
 
     def list(self) -> list[PeerInfo]:
         """Return all peers by name."""
-        return peers.infos(self._db)
+        return [PeerInfo(*[*known, _rule(text)]) for *known, text in self._db.ask(PEERS)]
 
     def get(self, name: str) -> PeerInfo | None:
         """Return one peer; None if it is unknown."""
@@ -136,3 +161,7 @@ class Peers:
     def unsubscribe(self, name: str, pattern: str) -> None:
         """End a subscription of the peer, if there is one."""
         self._directory.unsubscribe(name, pattern, publisher=self._db.agent)
+
+
+def _rule(text: str | None) -> InboundRule | None:
+    return None if text is None else InboundRule.parse(text)

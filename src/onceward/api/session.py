@@ -18,7 +18,7 @@ from onceward.core.run import recovery
 from onceward.core.run.engine_loop import until_found
 from onceward.core.send.add import Outbox, add_request
 from onceward.core.send.block import Transaction
-from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
+from onceward.core.send.compose import EVERY_AGENT
 from onceward.errors import InvalidArgument, InvalidMessage
 from onceward.file.database import Database
 from onceward.file.group_commit import Block
@@ -40,6 +40,7 @@ from onceward.message.settings import Settings
 from onceward.message.times import Span
 
 if TYPE_CHECKING:
+    from onceward.core.send.fanout import Fanout, SendResult
     from onceward.features.requests.replies import AwaitedReplies
 
 T = TypeVar("T")
@@ -156,11 +157,16 @@ class Session:
 
         Returns the ids; an empty list if no agent is subscribed.
         """
-        copies = to_subscribers(self._outbox.composer, self.name, topic, body, options)
+        from onceward.core.send import fanout  # noqa: PLC0415 - rarely needed
+
+        copies = fanout.to_subscribers(self._outbox.composer, self.name, topic, body, options)
         return [message_id for _, message_id in self._send_fanout(copies).copies]
 
     def _send_to_everyone(self, body: object, options: MessageOptions) -> SendResult:
-        return self._send_fanout(to_everyone(self._outbox.composer, self.name, body, options))
+        from onceward.core.send import fanout  # noqa: PLC0415 - rarely needed
+
+        copies = fanout.to_everyone(self._outbox.composer, self.name, body, options)
+        return self._send_fanout(copies)
 
     def _send_fanout(self, copies: Fanout) -> SendResult:
         """Commit a message to many recipients: all copies or none."""

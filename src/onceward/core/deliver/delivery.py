@@ -76,6 +76,7 @@ class Deliveries:
         self.owner = file_checks.owner_name()
         """The name under which peers are leased."""
         self._lease_for = round(1000 * (deps.settings.deliver_timeout + deps.settings.lease))
+        self._hooks = deps.hooks
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self._failures = DeliveryFailures(
             settings=deps.settings, policy=policy, rng=deps.rng, emitter=self._emitter
@@ -497,8 +498,9 @@ class Deliveries:
         ask_at = tx.now + round(1000 * self._settings.ack_timeout)
         options = SettleOptions(self._settings, self._db.durability, ask_at, streams)
         settled = parcels.settle(tx, packed, answer, options)
-        blocked = self._failures.missing_receipts(tx, packed, answer)
-        self._emitter.settled(tx, settled)
+        blocked = settled.lacking and self._failures.missing_receipts(tx, packed, answer)
+        if self._hooks._hooks:
+            self._emitter.settled(tx, settled)
         moved = settled.moved
         if moved.sent or blocked:
             self._busy.leave_for_later(settled.lease.name)

@@ -323,7 +323,10 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
     after = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
     told_weak = answer.durability if weak else None
-    return Settled(after.lease, moved, rejected, after.held, after.closed, told_weak)
+    lacking = "busy" in map(STATE, told) or not set(map(sent.ID, told)).issuperset(
+        map(sent.ID, parcel.frames)
+    )
+    return Settled(after.lease, moved, rejected, after.held, after.closed, told_weak, lacking)
 
 
 def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, Reason], ...]:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from onceward.core.rows import outbox
 from onceward.errors import LeaseLost
-from onceward.file.database import Database
 from onceward.file.identity import RANDOM
-from onceward.file.sql_parts import columns
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.parcel import InboundRule, generation_of
+from onceward.message.parcel import generation_of
 from onceward.message.retry import RetryPolicy
 from onceward.message.settings import Settings
 from onceward.message.times import seconds
-from onceward.message.vocabulary import BreakerState
 
 KNOW: Final = f"""
 INSERT INTO _onceward_peers (name, epoch)
@@ -164,30 +160,6 @@ LIMIT: Final = """
 UPDATE _onceward_peers SET max_bytes = :max_bytes
  WHERE name = :name AND token = :token AND owner = :owner
 """
-
-
-@dataclass(frozen=True, slots=True)
-class PeerInfo:
-    """The state of a peer."""
-
-    name: str
-    url: str | None
-    epoch: str
-    number: int
-    in_flight: int
-    breaker: BreakerState
-    failures: int
-    due_at: Millis | None
-    last_error: str | None
-    seen_at: Millis | None
-    stream_number: int | None
-    max_bytes: int | None
-    """Largest parcel that the transport to the peer accepts, if one was too large."""
-    inbound_rule: InboundRule | None
-    """Names that its messages may use; None for all, or for the network's rule if it uses one."""
-
-
-PEERS: Final = f"SELECT {columns(PeerInfo)} FROM onceward_peers ORDER BY name"
 
 
 class PeerLease(NamedTuple):
@@ -505,12 +477,3 @@ def is_away(rows: Rows, name: str) -> bool:
 def reset_breaker(tx: StoreTransaction, name: str) -> None:
     """Close the circuit breaker of a peer, and end its backoff."""
     tx.run(RESET_BREAKER, (name,))
-
-
-def infos(db: Database) -> list[PeerInfo]:
-    """Return the stored state of all peers, by name."""
-    return [PeerInfo(*[*known, _rule(text)]) for *known, text in db.ask(PEERS)]
-
-
-def _rule(text: str | None) -> InboundRule | None:
-    return None if text is None else InboundRule.parse(text)

@@ -54,6 +54,8 @@ class Settled(NamedTuple):
     """Whether the peer is still leased because it has more to push."""
     closed: bool = False
     weak: Durability | None = None
+    lacking: bool = False
+    """Whether a frame may have no receipt, or one that says that the peer is busy."""
 
     @property
     def idle(self) -> bool:
@@ -133,9 +135,7 @@ class EventEmitter:
             )
 
     def settled(self, tx: StoreTransaction, settled: Settled) -> None:
-        """Emit what the answer to a parcel changed."""
-        if not self._hooks._hooks:
-            return
+        """Emit what the answer to a parcel changed; the caller asks whether there is a hook."""
         agent, at, peer = self.agent, tx.now, settled.lease.name
         self.moved(tx, peer, settled.moved)
         if settled.rejected:

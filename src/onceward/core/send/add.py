@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from onceward.core.end.sent import ID
 from onceward.core.rows import outbox, tickets
 from onceward.core.send import limits
-from onceward.core.send.compose import Composer, Fanout, OutgoingMessage, SendResult
+from onceward.core.send.compose import Composer, OutgoingMessage
 from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, Hold
 from onceward.errors import Conflict, InvalidMessage
 from onceward.file.connection import ConstraintError, raise_meant, schema_damage
@@ -31,6 +31,7 @@ from onceward.message.times import Span, millis
 from onceward.message.vocabulary import reason_text
 
 if TYPE_CHECKING:
+    from onceward.core.send.fanout import Fanout, SendResult
     from onceward.observed import ObservedSend
 
 CHOSEN: Final = attrgetter("headers.chosen_id")
@@ -266,8 +267,7 @@ class Outbox:
         except Exception as error:
             raise_meant(self.db.translate_error(error), error)
             raise
-        copies = zip((each.recipient for each in fanout.messages), ids, strict=True)
-        return SendResult(fanout.id, tuple(copies))
+        return fanout.stored(ids)
 
 
 def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:

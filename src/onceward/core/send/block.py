@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from typing_extensions import TypeForm
 
 from onceward.core.send.add import Outbox, add_request
-from onceward.core.send.compose import (
-    EVERY_AGENT,
-    Fanout,
-    OutgoingMessage,
-    SendResult,
-    to_everyone,
-    to_subscribers,
-)
+from onceward.core.send.compose import EVERY_AGENT, OutgoingMessage
 from onceward.core.send.tasks import task
 from onceward.errors import StoreError
 from onceward.file.connection import raise_meant, translate_error
@@ -38,6 +31,9 @@ from onceward.message.options import (
 )
 from onceward.message.record import Ticket
 from onceward.message.times import Span
+
+if TYPE_CHECKING:
+    from onceward.core.send.fanout import Fanout, SendResult
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
 
@@ -141,7 +137,9 @@ class Transaction:
         return self._send_to_everyone(body, parse_options(options))
 
     def _send_to_everyone(self, body: object, options: MessageOptions) -> str:
-        copies = to_everyone(self._outbox.composer, self._session, body, options)
+        from onceward.core.send import fanout  # noqa: PLC0415 - rarely needed
+
+        copies = fanout.to_everyone(self._outbox.composer, self._session, body, options)
         return self._send_fanout(copies).id
 
     def _add(self, to: str, body: object, options: MessageOptions) -> str:
@@ -199,10 +197,12 @@ class Transaction:
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every subscriber of *topic*, each once; return the message ids."""
+        from onceward.core.send import fanout  # noqa: PLC0415 - rarely needed
+
         self._alive()
         self._count_hops(options)
         composer = self._outbox.composer
-        copies = to_subscribers(composer, self._session, topic, body, options)
+        copies = fanout.to_subscribers(composer, self._session, topic, body, options)
         return [message_id for _, message_id in self._send_fanout(copies).copies]
 
     def _count_hops(self, options: PublishOptions) -> None:

@@ -1,10 +1,9 @@
-"""Compose a message, for one recipient or for many: check, serialise and mint ids; no I/O."""
+"""Compose a message: check, serialise and mint its id; no I/O."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -14,11 +13,9 @@ from onceward.errors import (
     Paused,
     TooLarge,
     UnknownRecipient,
-    refuse,
 )
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.hooks import Hooks, SendFacts
-from onceward.message import frame
 from onceward.message.body import BYTES, TEXT, Payload, encode
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, iso
 from onceward.message.error_text import Hint
@@ -29,24 +26,20 @@ from onceward.message.frame import (
     FrameHeaders,
     digest,
     frame_ends,
-    json_string,
     options_text,
     render_head,
     split_digest,
-    split_prefix,
 )
 from onceward.message.ids import IdSource
 from onceward.message.names import agent_name, byte_length, listed, plain_text, quoted
 from onceward.message.options import (
     PLAIN,
     MessageOptions,
-    PublishOptions,
     given_headers,
-    parse_options,
     read_options,
 )
 from onceward.message.settings import Settings
-from onceward.message.topics import TopicPolicies, check_topic
+from onceward.message.topics import TopicPolicies
 
 if TYPE_CHECKING:
     from onceward.observed import ObservedSend
@@ -372,159 +365,3 @@ def with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:
 
 EVERY_AGENT: Final = ("all", "broadcast")
 """Texts that mean every registered agent of the home but the sender, as SQL and the shell do."""
-PLACEHOLDER: Final = "placeholder"
-"""Placeholder recipient for the headers that all copies of a message share."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """A message to many: ``id`` is the correlation id of all copies (recipient, message id)."""
-
-    id: str
-    copies: tuple[tuple[str, str], ...]
-
-    @property
-    def recipients(self) -> tuple[str, ...]:
-        """The agents that the copies go to."""
-        return tuple(recipient for recipient, _ in self.copies)
-
-
-class Fanout(NamedTuple):
-    """A message to many that only needs to be stored."""
-
-    id: str
-    body: str
-    size: int
-    headers: FrameHeaders
-    messages: tuple[OutgoingMessage, ...]
-    created_at: Millis
-
-    @property
-    def result(self) -> SendResult:
-        """Return the caller's result once all copies are committed."""
-        return SendResult(self.id, tuple((each.recipient, each.id) for each in self.messages))
-
-
-def to_everyone(composer: Composer, session: str, body: object, options: MessageOptions) -> Fanout:
-    """Compose a message to every other agent of the home; raise UnknownRecipient for none."""
-    others = composer.recipients.other_agents()
-    if not others:
-        raise UnknownRecipient(
-            "a message to all reaches every other registered agent of the home, and there is "
-            "none: opening a file under its agent's name registers it"
-        )
-    return compose_fanout(composer, session, others, body, options)
-
-
-def to_subscribers(
-    composer: Composer, session: str, topic: str, body: object, options: PublishOptions
-) -> Fanout:
-    """Compose a message to every agent that subscribed to *topic*, each once."""
-    named = parse_options(options) | MessageOptions(topic=topic)
-    return compose_fanout(
-        composer, session, subscribers(composer, topic), body, named, rooted=False
-    )
-
-
-def subscribers(composer: Composer, topic: str) -> list[str]:
-    """Return the agents that subscribed to *topic*, each once."""
-    return composer.recipients.subscribers(check_topic(topic))
-
-
-def compose_fanout(
-    composer: Composer,
-    session: str,
-    recipients: Sequence[str],
-    body: object,
-    options: MessageOptions,
-    *,
-    rooted: bool = True,
-    since: Millis = 0,
-) -> Fanout:
-    """
-    Check and serialise a message once and mint an id for each recipient; writes nothing.
-
-    *rooted* adds a correlation id if it has none, so that its copies can be found by it. *since* is
-    the earliest time that the message may have.
-
-    Raises:
-        ValidationFailed, InvalidMessage, TooLarge, Paused: nothing was written.
-
-    """
-    if not composer.hooks.observers:
-        return _compose(composer, session, recipients, body, options, rooted=rooted, since=since)
-    send = composer.observe(session, recipients, options)
-    with send.composing():
-        named = with_headers(options, send)
-        fanout = _compose(composer, session, recipients, body, named, rooted=rooted, since=since)
-    copies = tuple(each._replace(sending=send) for each in fanout.messages)
-    send.composed(copies)
-    return fanout._replace(messages=copies)
-
-
-def _compose(
-    composer: Composer,
-    session: str,
-    recipients: Sequence[str],
-    body: object,
-    options: MessageOptions,
-    *,
-    rooted: bool,
-    since: Millis,
-) -> Fanout:
-    if options.get("message_id") is not None:
-        msg = "a message to many has one id per recipient: use a key instead of message_id"
-        raise InvalidMessage(msg)
-    now = composer.begin()
-    payload = encode(body)
-    limit = options.get("max_size")
-    if limit is not None and (size := size_of(body, payload)) > limit:
-        refuse("content", f"{size} bytes exceed max_message_size {limit}", size)
-    size = composer.check_size(body, payload)
-    root = options.get("correlation_id")
-    root = _root(composer, session, options) if root is None else root
-    if rooted:
-        options = {**options, "correlation_id": root}
-    kind = options.get("type")
-    kind = payload.type if kind is None else kind
-    headers = composer.headers(session, PLACEHOLDER, kind, payload.media, options=options, now=now)
-    created_at = max(now, since)
-    copies = _copies(composer, headers, recipients, payload.text, created_at)
-    return Fanout(root, payload.text, size, headers, copies, created_at)
-
-
-def _root(composer: Composer, session: str, options: MessageOptions) -> str:
-    """Return the id that copies share; the same key gives the same id."""
-    key = options.get("key")
-    if key is None:
-        return composer.mint()
-    plain_text("key", key)
-    named = (session, options.get("channel") or "", options.get("topic") or "", key)
-    joined = "\0".join(map(str, named)).encode(errors="surrogatepass")  # checked with the headers
-    return sha256(joined).hexdigest()[:32]
-
-
-def _copies(
-    composer: Composer,
-    headers: FrameHeaders,
-    recipients: Sequence[str],
-    body: str,
-    now: Millis,
-) -> tuple[OutgoingMessage, ...]:
-    before, after = split_prefix(headers)
-    body_digest, mint, made = digest(body), composer.mint, list[OutgoingMessage]()
-    for recipient in recipients:
-        message_id = mint()
-        head = render_head(f"{before}{json_string(recipient)}{after}", message_id, now)
-        copy = OutgoingMessage(
-            headers=headers,
-            id=message_id,
-            recipient=recipient,
-            frame=head,
-            digest=frame.split_digest(head, body_digest),
-            created_at=now,
-            due_at=headers.due_at,
-            body=body,
-        )
-        made.append(copy)
-    return tuple(made)

@@ -17,7 +17,7 @@ from onceward.core.rows import lanes
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
-from onceward.core.send.compose import SendResult
+from onceward.core.send.fanout import SendResult
 from onceward.errors import ChannelRefused, NotParticipant
 from onceward.features.channels import channel_posts, channel_tasks
 from onceward.features.channels import directory as channels

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from onceward.core.rows.outbox import insert_body
 from onceward.core.send.add import Outbox
-from onceward.core.send.compose import Fanout, SendResult, compose_fanout
+from onceward.core.send.fanout import Fanout, SendResult, compose_fanout
 from onceward.errors import ChannelRefused, refuse
 from onceward.features.channels import channel_posts
 from onceward.features.channels import directory as channels

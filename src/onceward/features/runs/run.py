@@ -22,7 +22,8 @@ from onceward.core.handle.signatures import (
 from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
-from onceward.core.send.compose import OutgoingMessage, to_subscribers
+from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.fanout import to_subscribers
 from onceward.core.send.tasks import task
 from onceward.errors import RunLost
 from onceward.features.runs.runs import EarlierRun, Summary
