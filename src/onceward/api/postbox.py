@@ -222,6 +222,7 @@ class Postbox(Session, EventSource, PostboxParts):
         receiver = partial(receiver, features=ARRIVES, inspect=inspect)
         self._receiver, self._door = receiver(), receiver(network=True, handled=handled)
         self._listeners: list[Listener] = []
+        self._stop_serving: Callable[[], None] = lambda: None
         db.on_deleted_wal += (self._tell_deleted_wal,)
         for close in (
             self._home.close,
@@ -384,6 +385,10 @@ class Postbox(Session, EventSource, PostboxParts):
         self._maintenance.start()
         for engine in self._engines:
             engine.start()
+        if self._engines:
+            from onceward.transports import worker_socket  # noqa: PLC0415 - for handlers only
+
+            self._stop_serving = worker_socket.serve(self._db)
 
     def _own_loop(self) -> AbstractEventLoop:
         from onceward.transports.network import event_loop  # noqa: PLC0415 - for coroutines only
@@ -735,6 +740,7 @@ class Postbox(Session, EventSource, PostboxParts):
         with ExitStack() as steps:
             steps.callback(self._db.remove_receiver, self._receiver.accept, self._own)
             steps.callback(self._forget_deleted_wal)
+            steps.callback(self._stop_serving)
             for listener in self._listeners:
                 steps.callback(listener.close)
 

@@ -109,7 +109,9 @@ class TransportRouter:
             else:
                 self._factories[scheme] = given
         if "file" not in self._factories:
-            self._transports.setdefault("file", FileTransport(self._open_file))
+            patience = settings.deliver_timeout / 2  # the file gets the other half
+            made = FileTransport(self._open_file, vfs=vfs or "", patience=patience)
+            self._transports.setdefault("file", made)
         if "memory" not in self._factories:
             self._transports.setdefault("memory", MemoryTransport())
         for given in [*self._transports.values()]:

@@ -222,6 +222,14 @@ def _only_unreaped(pid: int) -> bool:
         return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal or a debugger has stopped a process; False if that is unknown."""
+    try:
+        return _stat(pid)[0] in {"T", "t"}
+    except (OSError, IndexError):
+        return False
+
+
 _own_process_id = lru_cache(maxsize=1)(_process_id_of)
 """A process keeps its mark while it lives; reading it takes a tenth of the time to open a file."""
 # a child may get the number of an ancestor that has ended

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from onceward.file import forks, open_files
-from onceward.file.file_checks import file_key
+from onceward.file.file_checks import FileKey, file_key
 from onceward.file.process_socket import ProcessSocket, datagram, forget_link, process_socket
 from onceward.message.clock import monotonic
 from onceward.message.ids import new_token
@@ -52,7 +52,7 @@ class Notifier:
     def __init__(self, path: Path) -> None:
         self._listeners: dict[Direction, tuple[Callable[[], None], ...]] = {"out": (), "in": ()}
         self._lock = forks.new_lock()
-        self._folder = _folder(path)
+        self._folder = folder_of(file_key(path))
         if self._folder is not None:
             with suppress(OSError):
                 self._folder.mkdir(
@@ -345,8 +345,8 @@ def _sender() -> socket.socket | None:
     return _senders[0] if _senders else None
 
 
-def _folder(path: Path) -> Path | None:
-    key = file_key(path)
+def folder_of(key: FileKey | None) -> Path | None:
+    """Return the folder that lists the listeners of a file; None if there can be none."""
     if not HAS_UNIX or key is None:
         return None
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or _temporary()) / f"onceward-{os.getuid()}"

@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceward.core.deliver.transport import Accept, Features
 from onceward.core.run.threads import engine_threads
@@ -34,6 +34,9 @@ from onceward.file.file_checks import DESCRIPTORS, FileKey, descriptors_left, fi
 from onceward.message.clock import monotonic
 from onceward.message.error_text import error_text
 from onceward.message.parcel import Answer, Parcel
+
+if TYPE_CHECKING:
+    from onceward.transports.worker_connections import WorkerConnections
 
 OPEN_MAX: Final = 1024
 """Maximum files that are kept open for deliveries."""
@@ -295,9 +298,19 @@ forks.in_child(slots.leave_to_the_parent)
 SCHEME: Final = "file:"
 
 
+@cache
+def worker_connections() -> WorkerConnections:
+    """Return the connections to processes with workers, imported for the first parcel to one."""
+    from onceward.transports.worker_connections import connections  # noqa: PLC0415 - as above
+
+    return connections
+
+
 class FileTransport:
     """
     Commits each parcel in one transaction of the recipient's file, which stays open.
+
+    If another process runs a worker of that file, it commits a small parcel: see ``worker_socket``.
 
     The peer's file is opened with the peer's own durability and open barrier, so a receipt means
     the same from any process.
@@ -305,8 +318,15 @@ class FileTransport:
 
     features = Features(schemes=frozenset({"file"}))
 
-    def __init__(self, open_file: Callable[[Path, str], Opened]) -> None:
+    def __init__(
+        self,
+        open_file: Callable[[Path, str], Opened],
+        *,
+        vfs: str = "",
+        patience: float = WAIT,
+    ) -> None:
         self._open_file, self._threads = open_file, engine_threads()
+        self._vfs, self._patience = vfs, patience
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument for a url without an absolute path."""
@@ -326,9 +346,15 @@ class FileTransport:
 
         """
         path = url.removeprefix(SCHEME)
-        if file_key(path) is None:
+        key = file_key(path)
+        if key is None:
             slots.forget((self, path))
             raise Unreachable(f"no file {path}: its agent has not been created yet")
+        here = open_files.files.get((key, self._vfs))
+        if here is None or not here.receivers:
+            answer = worker_connections().push(key, parcel, self._patience)
+            if answer is not None:
+                return answer
         try:
             slot = slots.lend((self, path), partial(self._opened, path, parcel.recipient))
             try:
@@ -365,6 +391,8 @@ class FileTransport:
                 slots.forget((self, path))
 
     def close(self) -> None:
-        """Close every file that was opened for deliveries."""
+        """Close every file that was opened for deliveries, and connections that are idle."""
+        if worker_connections.cache_info().currsize:
+            worker_connections().close_idle()
         for path in slots.paths(self):
             slots.forget((self, path))

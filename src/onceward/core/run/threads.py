@@ -26,12 +26,11 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Event, Lock, Thread, current_thread, get_ident
-from typing import Final, Literal, cast
+from typing import Final, Literal, Protocol, cast
 
 from onceward.errors import OutOfDescriptors
 from onceward.file import forks, resting
 from onceward.file.notify import Direction, Notifier
-from onceward.file.process_socket import ProcessSocket
 from onceward.file.waiter import ONE, wakeup_descriptors
 from onceward.message.clock import monotonic
 from onceward.message.log import log
@@ -86,6 +85,16 @@ class EngineTask:
         self.queued_at = 0.0
         self.over: Event | None = None
         """Set once the task has ended and no longer runs; None if nothing waits for that."""
+
+
+class Readable(Protocol):
+    """A descriptor that the waiting thread polls."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when ``hear`` is due."""
+
+    def hear(self) -> bool:
+        """Read what has arrived, without waiting; return whether notices may have been lost."""
 
 
 @dataclass(order=True, slots=True)
@@ -295,11 +304,22 @@ class EngineThreads:
                 self._register(shared)
             self._wake_waiting()
 
-    def _register(self, shared: ProcessSocket) -> None:
-        """Poll the socket of the process."""
-        known = self._selector.get_map().get(shared.fileno())
+    def poll(self, source: Readable) -> None:
+        """Call ``hear`` of *source* on the thread that waits, while its descriptor is readable."""
+        with self._lock:
+            self._register(source)
+            self._wake_waiting()
+
+    def unpoll(self, source: Readable) -> None:
+        """Undo ``poll``; called before the descriptor is closed."""
+        with self._lock, suppress(KeyError, ValueError):
+            self._selector.unregister(source.fileno())
+
+    def _register(self, source: Readable) -> None:
+        """Poll a socket, unless it is polled."""
+        known = self._selector.get_map().get(source.fileno())
         if known is None:
-            self._selector.register(shared.fileno(), selectors.EVENT_READ, shared)
+            self._selector.register(source.fileno(), selectors.EVENT_READ, source)
 
     def unwatch(self, notifier: Notifier) -> None:
         """Stop listening for a file that no other engine watches."""
