@@ -144,15 +144,16 @@ def _crowd(box: Postbox, jobs: Any, group: str, *, members: int, limit: int) -> 
 
 
 def member(link: Link, path: Path, group: str, limit: int) -> None:
-    """Handle messages of a group until there are none."""
+    """Handle messages of a group until there are none; acknowledge those of a lease together."""
     with Postbox(path, agent="owner", start=False) as box:
         jobs = box.mailboxes.get("jobs")
         link.send("ready")
         link.recv()
         handled = 0
         while found := jobs.lease(group, limit=limit):
-            for message in found:
-                message.ack()
+            with box.begin():
+                for message in found:
+                    message.ack()
             handled += len(found)
         link.send(handled)
 

@@ -6,6 +6,7 @@ It also measures how soon an idle session begins its run.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -37,7 +38,7 @@ CREATE TABLE run (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, messages INTEG
   ended INTEGER NOT NULL);
 """
 FILL: Final = "INSERT INTO message (session, body) VALUES (?, ?)"
-TAKE: Final = "SELECT seq FROM message WHERE session = ? AND state = 0 ORDER BY seq LIMIT ?"
+TAKE: Final = "SELECT seq, body FROM message WHERE session = ? AND state = 0 ORDER BY seq LIMIT ?"
 BEGUN: Final = "INSERT INTO run (session, messages, ended) VALUES (?, ?, 0)"
 ENDED: Final = "UPDATE run SET ended = 1 WHERE seq = ?"
 DONE: Final = "UPDATE message SET state = 1, run = ? WHERE seq = ?"
@@ -94,22 +95,23 @@ def _by_hand(plan: Plan, mode: str, lap: int, sessions: int, each: int) -> float
     """
     Return the rate of one thread that commits each run's end with the next beginning.
 
-    It does no more than that.
+    It reads the messages of each run, and does no more than that.
     """
     total, size = sessions * each, each if mode == "collect" else 1
     with closing(connect(plan.room(f"raw-{mode}-{lap}") / "raw.db", "safe", schema=TABLES)) as con:
         with con:
-            con.executemany(
-                FILL,
-                [(f"s{number}", str(note())) for number in range(sessions) for _ in range(each)],
-            )
+            text = note().model_dump_json()
+            names = [f"s{number}" for number in range(sessions)]
+            con.executemany(FILL, [(name, text) for name in names for _ in range(each)])
         started = time.perf_counter()
         for number in range(sessions):
             while rows := con.execute(TAKE, (f"s{number}", size)).fetchall():
                 con.execute("BEGIN IMMEDIATE")
                 con.execute(BEGUN, (f"s{number}", len(rows)))
                 run = con.last_insert_rowid()
-                con.executemany(DONE, [(run, seq) for (seq,) in rows])
+                for _, body in rows:
+                    json.loads(str(body))
+                con.executemany(DONE, [(run, seq) for seq, _ in rows])
                 con.execute(ENDED, (run,))
                 con.execute("COMMIT")
         return total / (time.perf_counter() - started)

@@ -17,9 +17,7 @@ FUNCTIONS = 185
 STATEMENTS = 17
 
 
-def test_a_wake_up_needs_few_functions_and_statements(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wake_up_needs_few_functions_and_statements(tmp_path: Path) -> None:
     """From the call of send to that of a handler of another process both are within a budget."""
     found: list[WakeUp] = []
     with closing(wake_ups(tmp_path)) as messages:  # type: ignore[type-var]
