@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, run
 
 from onceward.file.owner_lock import OwnerLock
 
@@ -70,15 +71,9 @@ print(json.dumps([told, status, states, found]))
 """
 
 
-def run(path: Path, engines: str, ending: str) -> list[Any]:
+def report_of(path: Path, engines: str, ending: str) -> list[Any]:
     """Run the program in a process of its own, which may fork without hurting the tests."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path), engines, ending],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run([*PYTHON, "-c", PROGRAM, path, engines, ending], check=False)
     assert "" == done.stderr
     found: list[Any] = json.loads(done.stdout)
     return found
@@ -90,7 +85,7 @@ def test_every_call_in_a_forked_child_says_so(tmp_path: Path) -> None:
 
     The parent goes on as if nothing had been.
     """
-    report, status, states, found = run(tmp_path / "a.db", "none", "exit")
+    report, status, states, found = report_of(tmp_path / "a.db", "none", "exit")
     told, untouched = report
 
     assert {"close": "fine"} | dict.fromkeys(told, "ForkedProcess") | {"close": "fine"} == told
@@ -103,7 +98,7 @@ def test_a_child_of_a_running_postbox_ends_without_hanging(tmp_path: Path) -> No
 
     The engines live on in the parent alone.
     """
-    report, status, states, found = run(tmp_path / "a.db", "engines", "leave")
+    report, status, states, found = report_of(tmp_path / "a.db", "engines", "leave")
     told, _ = report
 
     assert (["ForkedProcess"], "fine") == (
@@ -183,13 +178,8 @@ def test_a_child_leaves_the_middle_of_a_program(tmp_path: Path, place: str, endi
 
     Its parent handles each message once, and loses nothing that it has acknowledged.
     """
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("fork_program.py")), tmp_path, place, ending],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    program = Path(__file__).with_name("fork_program.py")
+    done = run([*PYTHON, program, tmp_path, place, ending], check=False)
     lines = [json.loads(each) for each in (tmp_path / "told").read_text("utf-8").splitlines()]
     told = dict(lines)
     left, code = told.pop("left", done.stderr), told.pop("code", 0)
@@ -285,13 +275,7 @@ def test_a_child_opens_another_agent_as_any_process(tmp_path: Path, load: str) -
 
     Threads of the parent that read, write, open and close files do not stop it.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", HOME, tmp_path, load],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run([*PYTHON, "-c", HOME, tmp_path, load], check=False)
     told = [json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in "xyz"]
 
     assert [{"agents": True, "heard": True, "left": 0}] * 3 == told
@@ -328,13 +312,7 @@ box.close()
 
 def test_a_thread_that_stays_inside_sqlite_hangs_no_child(tmp_path: Path) -> None:
     """A mutex that the thread holds stays locked in the child: opening a file says so."""
-    done = subprocess.run(
-        [sys.executable, "-c", INSIDE, tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run([*PYTHON, "-c", INSIDE, tmp_path], check=False)
     assert ("0\n", "") == (done.stdout, done.stderr)
 
 

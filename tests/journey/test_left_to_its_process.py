@@ -1,14 +1,13 @@
 """A file that sqlite3 has open in a process: its own agent's process fetches what is for it."""
 
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from tests.children import ONCEWARD, Child
+from tests.children import ONCEWARD, Child, run
 from tests.waiting import until
 
 from onceward import Postbox
@@ -64,7 +63,7 @@ def asked(path: Path, sql: str) -> list[tuple[object, ...]]:
 def home(tmp_path: Path) -> Path:
     """Return a home with the files of a web app and of its worker."""
     for name in ("web", "tasks"):
-        subprocess.run([*ONCEWARD, "init", name, "--home", tmp_path], check=True)
+        run([*ONCEWARD, "init", name, "--home", tmp_path])
     return tmp_path
 
 
