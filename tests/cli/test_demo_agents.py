@@ -1,22 +1,31 @@
 """``onceward demo --agents``: a loop is killed at each of its calls, and its journey is drawn."""
 
-from collections.abc import Callable
+import io
+import json
+import shutil
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceward.ops.cli import demo_agents
+from onceward.ops.cli import demo_agents, main
 
-Cli = Callable[..., Any]
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what the command prints about its kills; no test changes its files."""
+    with redirect_stdout(io.StringIO()) as out:
+        code = main(["demo", "--agents", "--json", "--home", str(tmp_path_factory.mktemp("trip"))])
+    assert 0 == code
+    made: dict[str, Any] = json.loads(out.getvalue())
+    return made
 
 
 def test_each_tool_takes_effect_once(
-    cli: Cli, home: Path, capsys: pytest.CaptureFixture[str]
+    report: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Seven kills, each call made twice, three effects; the drawing has a line for each."""
-    report = cli("demo", "--agents", "--json", "--home", str(home / "trip")).json
-
     assert report["ok"]
     assert (7, 14) == (len(report["kills"]), report["calls"])
     assert ["book flight 7", "pay 420", "search flights"] == report["effects"]
@@ -31,10 +40,11 @@ def test_each_tool_takes_effect_once(
     assert any(line.startswith("Each tool took effect once.") for line in drawn)
 
 
-def test_an_effect_that_is_missing_or_doubled_is_told(home: Path, cli: Cli) -> None:
-    """The verdict is read from the ledger, and the exit code is 1."""
-    folder = home / "trip"
-    cli("demo", "--agents", "--json", "--home", str(folder))
+def test_an_effect_that_is_missing_or_doubled_is_told(
+    report: dict[str, Any], tmp_path: Path
+) -> None:
+    """The verdict is read from the ledger."""
+    folder = Path(shutil.copytree(report["home"], tmp_path / "trip"))
     [first, second, _] = sorted(folder.glob("*.ledger"))
 
     second.write_text(first.read_text())
