@@ -13,8 +13,8 @@ from onceward.file import read_only
 
 Open = Callable[..., Postbox]
 COUNT = "SELECT count(*) FROM onceward_outbox"
-SOME = 1_200
-"""Changes after which SQLite has given up a statement many times."""
+SOME = 600
+"""Changes after which SQLite has given up a statement several times."""
 
 
 class Program:
