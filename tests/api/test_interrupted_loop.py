@@ -4,8 +4,8 @@ import asyncio
 
 from tests.interrupts import TooLong, interrupted
 
-from onceward.api import async_bridge
-from onceward.api.async_bridge import PendingCall
+from onceward.core.run import async_bridge
+from onceward.core.run.async_bridge import PendingCall
 
 ROOMS = {str(async_bridge.__file__)}
 LIMIT = 10.0

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from onceward import Postbox
-from onceward.api.async_bridge import AsyncWaiter
+from onceward.core.run.async_bridge import AsyncWaiter
 from onceward.file import notify, open_files
 from onceward.file.database import Database
 from onceward.file.notify import Notifier

@@ -21,4 +21,4 @@ def test_spans_are_measured_by_the_clock_of_the_package() -> None:
     ]
 
     # the first looks whether it was replaced
-    assert ["api/async_bridge.py"] == [each.partition(":")[0] for each in found], found
+    assert ["core/run/async_bridge.py"] == [each.partition(":")[0] for each in found], found

@@ -66,10 +66,7 @@ def public_classes() -> list[type]:
     }
     lates = [part.face for part in PARTS.values() if isinstance(part.face, Late)]
     faces |= {face for late in lates if inspect.isclass(face := late.load())}
-    return sorted(
-        exported | (faces - {held.AsyncBridge, held.AsyncWaiter, held.FileBridge}),
-        key=lambda kind: kind.__qualname__,
-    )
+    return sorted(exported | faces, key=lambda kind: kind.__qualname__)
 
 
 def public_calls(kind: type) -> Iterator[tuple[str, Any]]:

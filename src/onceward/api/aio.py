@@ -9,28 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from typing_extensions import TypeForm
 
 from onceward.api.agent import Agent
 from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
-from onceward.api.async_bridge import AsyncBridge, AsyncWaiter
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
 from onceward.api.parts import AsyncPostboxParts
 from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions, at_least_each
 from onceward.api.session import Session
+from onceward.core.handle.bridge import FileBridge
 from onceward.core.handle.context import AsyncTransaction
-from onceward.core.handle.message import AsyncMessage, Message
-from onceward.core.run import recovery
+from onceward.core.handle.message import AsyncMessage
 from onceward.core.run.async_face import (
     AsyncFace,
     OffLoop,
@@ -40,17 +39,13 @@ from onceward.core.run.async_face import (
     carried,
     uncancelled,
 )
-from onceward.core.run.engine_loop import Due
-from onceward.errors import InvalidArgument, StoreClosed, StoreError
-from onceward.file.database import Database
+from onceward.errors import InvalidArgument, StoreClosed
 from onceward.hooks import Hooks
 from onceward.message.body import Body
-from onceward.message.clock import monotonic
 from onceward.message.names import DEFAULT_SESSION, listed
 from onceward.message.options import SendOptions
 from onceward.message.record import Ticket
 from onceward.message.times import Span
-from onceward.message.times import seconds as span_seconds
 from onceward.message.validators import check_type
 
 if TYPE_CHECKING:
@@ -59,94 +54,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 S_co = TypeVar("S_co", bound=Session, covariant=True)
-
-
-class FileBridge(AsyncBridge):
-    """The bridge of one postbox; its tasks can also wait for a commit."""
-
-    def __init__(self, db: Database, loop: asyncio.AbstractEventLoop, poll: float) -> None:
-        super().__init__(db, loop)
-        self._file, self._poll = db, poll
-
-    async def wait(
-        self,
-        look: Callable[[], T | None],
-        timeout: Span | None,
-        *,
-        db: Database | None = None,
-        due: Due | None = None,
-        run: Callable[[Callable[[], T | None]], Awaitable[T | None]] | None = None,
-    ) -> T | None:
-        """
-        Call *look* after every commit until it finds something or *timeout* has passed.
-
-        *run* calls *look*; by default this bridge does.
-        """
-        seconds = None if timeout is None else span_seconds("timeout", timeout)
-        run = run or self.call
-        found = await run(look)
-        if found is not None or seconds == 0:
-            return found
-        deadline = None if seconds is None else monotonic() + seconds
-        file = db or self._file
-        next_look = due or (lambda left: recovery.next_wakeup(file, left))
-        notified = AsyncWaiter(file, "in", poll=self._poll, call=self.call)
-        try:
-            while (found := await run(look)) is None:
-                left = None if deadline is None else deadline - monotonic()
-                if left is not None and left <= 0:
-                    return None
-                pause = await self.call(lambda left=left: next_look(left))  # type: ignore[misc]
-                await notified.wait(pause)
-                notified.clear()
-        finally:
-            notified.close()
-        return found
-
-    async def lease(
-        self,
-        look: Callable[[], Sequence[Message[Body]]],
-        timeout: Span | None,
-        *,
-        db: Database | None = None,
-        due: Due | None = None,
-    ) -> list[AsyncMessage[Body]]:
-        """
-        Wait for the messages that *look* leases; see ``wait``.
-
-        If the task is cancelled while a thread leases them, they are put back: no caller has them.
-        """
-        leased = list[Message[Body]]()
-
-        def keep() -> bool | None:
-            leased.extend(look())
-            return bool(leased) or None
-
-        try:
-            await self.wait(keep, timeout, db=db, due=due)
-        except asyncio.CancelledError:
-            if leased:
-                with suppress(asyncio.CancelledError):  # the first one is raised
-                    await self.call(lambda: _put_back(leased))
-            raise
-        return [AsyncMessage(each, self) for each in leased]
-
-    async def receive(
-        self, look: Callable[[], Message[Body] | None], timeout: Span | None
-    ) -> AsyncMessage[Body] | None:
-        """Wait for the message that *look* leases; see ``lease``."""
-
-        def leased() -> list[Message[Body]]:
-            found = look()
-            return [] if found is None else [found]
-
-        return next(iter(await self.lease(leased, timeout)), None)
-
-
-def _put_back(messages: Sequence[Message[Any]]) -> None:
-    for each in messages:
-        with suppress(StoreError):  # then its lease runs out
-            each._put_back()
 
 
 class SessionFace(AsyncFace[S_co]):

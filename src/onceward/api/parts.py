@@ -14,7 +14,8 @@ from onceward.api.features import FEATURES
 from onceward.core.contract import Part
 
 if TYPE_CHECKING:
-    from onceward.core.contract import Bridge, Opening
+    from onceward.core.contract import Opening
+    from onceward.core.handle.bridge import FileBridge
     from onceward.features.channels.aio import AsyncChannels
     from onceward.features.channels.api import Channels
     from onceward.features.limits.aio import AsyncLimits
@@ -71,7 +72,7 @@ class AsyncPostboxParts:
         raise NotImplementedError
 
     @property
-    def _bridge(self) -> Bridge:
+    def _bridge(self) -> FileBridge:
         raise NotImplementedError
 
     def _forget_parts(self) -> None:

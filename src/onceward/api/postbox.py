@@ -78,10 +78,10 @@ if TYPE_CHECKING:
     from onceward.api.agents import Agents
     from onceward.api.dead_letters import DeadLetters
     from onceward.core.handle.worker import Worker
+    from onceward.core.run.shared import Shared
     from onceward.features.cancellation.cancellation import Cancelling
     from onceward.features.history.journey import Journey
     from onceward.features.streams.reading import StreamItem, StreamReader
-    from onceward.transports.network.shared import Shared
 
 MAX_ROUNDS: Final = 10_000
 CLOSE_WITHIN: Final = 1.0
@@ -391,7 +391,7 @@ class Postbox(Session, EventSource, PostboxParts):
             self._stop_serving = worker_socket.serve(self._db)
 
     def _own_loop(self) -> AbstractEventLoop:
-        from onceward.transports.network import event_loop  # noqa: PLC0415 - for coroutines only
+        from onceward.core.run import event_loop  # noqa: PLC0415 - for coroutines only
 
         with self._lock:
             if self._loop is None:

@@ -8,7 +8,7 @@ the feature's modules is named ``Late``, so that they are imported when it is fi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,22 +18,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from onceward.core.accept.policy import Arrives
 from onceward.core.deliver.dispatcher import DueWork
 from onceward.core.maintenance import Upkeep
-from onceward.core.run.async_face import OffLoop
 
 if TYPE_CHECKING:
+    from onceward.core.handle.bridge import FileBridge
     from onceward.core.handle.call import CallHome, HandlerDeps
     from onceward.core.handle.claim import ClaimGate
     from onceward.core.handle.invoke import Loop
-    from onceward.core.handle.message import AsyncMessage, Message
     from onceward.core.handle.readers import InboxConsumer
     from onceward.core.handle.signatures import Handlers
     from onceward.core.handle.worker import CallGuard
-    from onceward.core.run.engine_loop import Due
     from onceward.core.send.block import BlockOpener
-    from onceward.file.database import Database
     from onceward.file.directory import DirectoryCache, DirectoryHandle, OpenAgentFiles
-    from onceward.message.body import Body
-    from onceward.message.times import Span
 
 T = TypeVar("T")
 
@@ -98,48 +93,12 @@ class Opening:
         return made
 
 
-class Bridge(OffLoop, Protocol):
-    """Runs the calls of a postbox's async versions off the loop, and waits for its commits."""
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether the running task has a transaction open."""
-        ...
-
-    async def wait(
-        self,
-        look: Callable[[], T | None],
-        timeout: Span | None,
-        *,
-        db: Database | None = None,
-        due: Due | None = None,
-        run: Callable[[Callable[[], T | None]], Awaitable[T | None]] | None = None,
-    ) -> T | None:
-        """Call *look*, by *run*, after every commit until it finds something."""
-
-    async def lease(
-        self,
-        look: Callable[[], Sequence[Message[Body]]],
-        timeout: Span | None,
-        *,
-        db: Database | None = None,
-        due: Due | None = None,
-    ) -> list[AsyncMessage[Body]]:
-        """Wait for the messages that *look* leases; put them back if the task is cancelled."""
-        ...
-
-    async def receive(
-        self, look: Callable[[], Message[Body] | None], timeout: Span | None
-    ) -> AsyncMessage[Body] | None:
-        """Wait for the message that *look* leases; see ``lease``."""
-
-
 class Part(NamedTuple):
     """An attribute of a postbox."""
 
     make: Callable[[Opening], Any]
     """Makes it, on first use."""
-    face: Callable[[Any, Bridge], Any]
+    face: Callable[[Any, FileBridge], Any]
     """Makes its async version, from the attribute."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from typing_extensions import TypeForm
 
-from onceward.core.contract import Bridge
+from onceward.core.handle.bridge import FileBridge
 from onceward.core.handle.message import AsyncMessage
 from onceward.core.run.async_face import AsyncFace, awaitable, awaitable_as
 from onceward.features.channels.api import Channel, Channels, Topics
@@ -17,7 +17,7 @@ from onceward.message.times import Span
 class AsyncChannel(AsyncFace[Channel]):
     """One channel, as this agent takes part in it; see ``Channel``."""
 
-    def __init__(self, channel: Channel, bridge: Bridge) -> None:
+    def __init__(self, channel: Channel, bridge: FileBridge) -> None:
         super().__init__(channel, bridge)
         self._bridge = bridge
         self.name = channel.name

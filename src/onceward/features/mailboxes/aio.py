@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack
 
 from typing_extensions import TypeForm
 
-from onceward.core.contract import Bridge
+from onceward.core.handle.bridge import FileBridge
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message
@@ -74,7 +74,7 @@ AsyncHandler = Callable[[AsyncMessage[Any], AsyncHandlerTransaction], Awaitable[
 class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
     """One mailbox of the home, until it expires; see ``Mailbox``."""
 
-    def __init__(self, mailbox: Mailbox, bridge: Bridge) -> None:
+    def __init__(self, mailbox: Mailbox, bridge: FileBridge) -> None:
         MailboxFields.__init__(self, mailbox._address, id=mailbox.id, created=mailbox.created)
         AsyncFace.__init__(self, mailbox, bridge)
         self._bridge = bridge

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpcore2
 
 from onceward.core.deliver.transport import Features, TransportContext
+from onceward.core.run.shared import Shared
 from onceward.errors import (
     DeliveryError,
     InvalidParcel,
@@ -41,7 +42,6 @@ from onceward.transports.network.http_signing import (
 from onceward.transports.network.http_urls import check_url
 from onceward.transports.network.keys import Keys, fingerprint
 from onceward.transports.network.peer_busy import PeerBusy
-from onceward.transports.network.shared import Shared
 
 PARCEL_MAX: Final = 8 << 20
 """Maximum bytes of a pushed parcel, and a listener's default limit."""

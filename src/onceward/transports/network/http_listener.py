@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from onceward.core.deliver.transport import Accept, TransportContext
+from onceward.core.run.shared import Shared
 from onceward.errors import InvalidArgument
 from onceward.message.hosts import is_loopback, url_of
 from onceward.message.times import seconds
@@ -16,7 +17,6 @@ from onceward.serving import BACKLOG, ServerThread, bound, configured
 from onceward.transports.network.http_connections import Connections, ConnectionStats
 from onceward.transports.network.http_endpoint import Binding, HttpEndpoint, HttpLimits
 from onceward.transports.network.http_guard import HEAD_MAX, GuardedLoop, guarded
-from onceward.transports.network.shared import Shared
 
 KEEP_ALIVE: Final = 30
 """Seconds for which an idle connection is kept; longer than a client keeps one."""

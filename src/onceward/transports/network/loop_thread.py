@@ -8,9 +8,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from onceward.core.run.event_loop import start_loop
 from onceward.errors import Unreachable
 from onceward.file import forks
-from onceward.transports.network.event_loop import start_loop
 
 CLOSE_WITHIN: Final = 5.0
 """Seconds that closing waits for the connections."""

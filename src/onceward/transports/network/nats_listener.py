@@ -12,6 +12,8 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.deliver.transport import Accept, TransportContext
+from onceward.core.run.event_loop import start_loop
+from onceward.core.run.shared import Shared
 from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
 from onceward.file import forks
 from onceward.message.clock import Clock
@@ -20,7 +22,6 @@ from onceward.message.log import Level, log
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.wire import decode_parcel, encode_answer
 from onceward.transports.network import nats_names as names
-from onceward.transports.network.event_loop import start_loop
 from onceward.transports.network.nats import (
     ANSWERED,
     BELL,
@@ -33,7 +34,6 @@ from onceward.transports.network.nats import (
 from onceward.transports.network.nats_link import Address, Credentials, Link, new_client
 from onceward.transports.network.nats_ping import pong
 from onceward.transports.network.nats_setup import NatsStream, streams_at
-from onceward.transports.network.shared import Shared
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

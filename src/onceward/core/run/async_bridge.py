@@ -24,13 +24,13 @@ from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
 from onceward.core.run.async_face import carried, uncancelled, until_ended
+from onceward.core.run.event_loop import renewed_by_forks
 from onceward.errors import Busy, StoreClosed
 from onceward.file.database import Database
 from onceward.file.group_commit import HELD
 from onceward.file.notify import Direction, Notifier
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import monotonic
-from onceward.transports.network.event_loop import renewed_by_forks
 
 T = TypeVar("T")
 

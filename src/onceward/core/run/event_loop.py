@@ -9,8 +9,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+from onceward.core.run.shared import Shared
 from onceward.file import forks
-from onceward.transports.network.shared import Shared
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
