@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, NoReturn, Self, cast
 from uuid import UUID
@@ -42,7 +42,7 @@ class TrialSteps:
         """Return what the function of a step returns."""
         plain, rules = declared(step.function, step.options)
         tx = self._context.tx if rules.tx else None
-        before = RUNNING.set(RunningStep(key=new_token(), tx=tx))
+        before = RUNNING.set(RunningStep(made_key=partial(str, new_token()), tx=tx))
         try:
             return plain(*step.args, **step.named)
         finally:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from onceward.core.handle.signatures import name_of
 from onceward.errors import Conflict, InvalidArgument, InvalidMessage
 from onceward.features.steps.stored import StepName
@@ -38,7 +40,8 @@ def digests(args: tuple[Any, ...], named: Mapping[str, Any], step: str) -> str:
 
     """
     given = {str(place): value for place, value in enumerate(args, 1)} | dict(named)
-    return json.dumps({place: _digest(place, value, step) for place, value in given.items()})
+    found = {place: _digest(place, value, step) for place, value in given.items()}
+    return to_json(found).decode()
 
 
 def _digest(place: str, value: Any, step: str) -> str:
@@ -49,7 +52,8 @@ def _digest(place: str, value: Any, step: str) -> str:
             f"step {step}: argument {place} cannot be compared at the next call ({error}): bind "
             "it to the function with functools.partial"
         ) from error
-    same = canonical(text) if media == JSON else text  # text and bytes are written in one way
+    # Text, bytes and integers are written in one way.
+    same = text if media != JSON or text.isdecimal() else canonical(text)
     return sha256(f"{media}\0{same}".encode()).hexdigest()[:SHORT]
 
 

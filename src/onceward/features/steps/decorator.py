@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast, overload
 
 from onceward.core.handle.call import CONTEXT
@@ -180,7 +180,10 @@ def _plainly(function: Callable[..., Any]) -> Iterator[None]:
     """Give a function that is not a separate step a key."""
     outer = RUNNING.get()
     key = new_token() if outer is None else outer.inner_key(name_of(function))
-    running = RunningStep(key=key) if outer is None else replace(outer, key=key, counts={})
+    made = partial(str, key)
+    running = (
+        RunningStep(made_key=made) if outer is None else replace(outer, made_key=made, counts={})
+    )
     before = RUNNING.set(running)
     try:
         yield

@@ -73,7 +73,8 @@ KEY: Final = 32
 class RunningStep:
     """The running step, for ``step.key`` and ``step.tx``."""
 
-    key: str
+    made_key: Callable[[], str]
+    """Returns its idempotency key; called for functions that read it."""
     name: str = ""
     attempt: int = 1
     tx: Transaction | None = None
@@ -83,6 +84,11 @@ class RunningStep:
     """Nested steps, by name, that its function has called as plain functions."""
     context: Any = None
     """The ``step.context`` of its function: None, or what an integration offers there."""
+
+    @property
+    def key(self) -> str:
+        """Return the idempotency key: the same at each call of the handler."""
+        return self.made_key()
 
     def inner_key(self, name: str) -> str:
         """Return a key for a nested function with ``@step``."""
@@ -102,7 +108,6 @@ class StepCall:
     rules: StepRules
     wanted: Any
     """The type as which its result is read."""
-    key: str
     started_at: Millis
     failed: int = 0
     """Earlier failed calls of the function."""
@@ -211,7 +216,11 @@ class MessageSteps:
         """Make ``step.key`` a step's key."""
         name = str(begun.name)
         running = RunningStep(
-            key=begun.key, name=name, attempt=begun.failed + 1, tx=tx, within=self
+            made_key=partial(self._key, begun.name),
+            name=name,
+            attempt=begun.failed + 1,
+            tx=tx,
+            within=self,
         )
         self.passed("before-step", name)
         before = RUNNING.set(running)
@@ -408,7 +417,7 @@ class MessageSteps:
                 raise self._stored_failure(full, known)
         self._check_room(full)
         self._home.commits.free()
-        begun = StepCall(full, arguments, rules, wanted, self._key(full), self._db.now())
+        begun = StepCall(full, arguments, rules, wanted, self._db.now())
         if known is not None and known.state == "retrying":
             begun.failed = known.attempts
             self._wait_until(full, known)
@@ -473,7 +482,8 @@ class MessageSteps:
     def _store_with_output(self, begun: StepCall, record: StepRecord) -> None:
         """Store a step; a finished one must have stored all its output."""
         if "_streams" not in self.__dict__:
-            self._home.commits.write(partial(self._store, begun=begun, record=record))
+            kept = partial(stored.store, home=self._home, name=begun.name, record=record)
+            self._home.commits.write(partial(kept, started_at=begun.started_at))
             return
 
         def both(tx: StoreTransaction) -> None:
