@@ -64,6 +64,8 @@ def plain(folder: Path, *, asks: bool) -> None:
             box.run_until_idle()
         for box in (asker, adder):
             look(box)
+        if importlib.util.find_spec("onceward.features.streams"):
+            assert ["ended"] == [each.kind for each in asker.follow(sent)]
         assert {"sum": 3} == (asker.result(added, reply=dict[str, int]) if asks else read(asker))
         assert ["acked", "acked"] == [asker.state(each) for each in (added, sent)]
         for box in (asker, adder):
@@ -75,6 +77,7 @@ def plain(folder: Path, *, asks: bool) -> None:
         assert [(0,)] == asker.query("SELECT count(*) FROM _onceward_bodies")
         if importlib.util.find_spec("onceward.features.checks"):
             assert [] == adder.file.check(asker.file)
+            assert [] == adder.file.repair()
 
 
 VIEWS = "SELECT name FROM sqlite_schema WHERE type = 'view' AND name <> 'onceward_send'"

@@ -9,18 +9,14 @@ WRITES = re.compile(
 )
 SHARED = {
     "inbox": 2,  # planted faults
-    "mailbox_leases": 2,
-    "mailbox_readers": 2,
     "outbox": 2,
-    "peers": 3,
-    "poll_cursors": 2,
+    "peers": 2,
     "processed_messages": 2,
 }
 """
 Modules that write a table besides its owner: a number may fall, and no table may join.
 
-``checks.repairs`` shortens the leases and positions of features that it must not import, and the
-identity of a restored file resets its peers, below the core.
+The identity of a restored file resets its peers, below the core.
 """
 
 

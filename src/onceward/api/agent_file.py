@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onceward.api.features import FEATURES, rules
+from onceward.api import features
 from onceward.core.end import received
 from onceward.core.maintenance import Maintenance
 from onceward.file import identity
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SLICE: Final = 500
 """Messages that one commit expires."""
-EXPIRING: Final = [each.upkeep.expire for each in FEATURES if each.upkeep and each.upkeep.expire]
+EXPIRING: Final = [each.expire for each in features.UPKEEP if each.expire is not None]
 """Functions of features that end expired messages."""
 
 
@@ -67,7 +67,7 @@ class AgentFile:
 
         # SQLite's check takes what an earlier one kept of the search index for damage
         self._db.readers.close_idle(0.0)
-        found = invariants.check(self._db, rules())
+        found = invariants.check(self._db, features.rules())
         if audit := self._offers.get("audit_damage"):
             audit(found)
         pairs = [
@@ -88,10 +88,11 @@ class AgentFile:
         """
         from onceward.features.checks import repairs  # noqa: PLC0415 - rarely needed
 
+        tables = features.repairs()
         lease_for, died = round(1000 * self._lease), partial(has_died, self._db.path)
         if dry_run:
-            return repairs.find(self._db.read, self._db.now(), lease_for, died)
-        mended = self._db.write(lambda tx: repairs.mend(tx, lease_for, died))
+            return repairs.find(self._db.read, self._db.now(), lease_for, died, tables)
+        mended = self._db.write(lambda tx: repairs.mend(tx, lease_for, died, tables))
         self._db.notifier.notify("in")
         self._db.notifier.notify("out")
         return mended

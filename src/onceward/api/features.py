@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from onceward.core.contract import Engine, Feature, FileRule
+from onceward.core.contract import Engine, Feature, FileRule, LeaseTable, PositionTable
 from onceward.core.deliver.dispatcher import DueWork
 
 if TYPE_CHECKING:
@@ -120,3 +120,8 @@ def rules() -> dict[str, FileRule]:
     """Return what must hold in a file, by the name of each rule."""
     made = [each.rules() for each in FEATURES if each.rules is not None]
     return {name: rule for each in made for name, rule in each.items()}
+
+
+def repairs() -> list[LeaseTable | PositionTable]:
+    """Return the leases and positions of a file that no process repairs automatically."""
+    return [table for each in FEATURES if each.repairs is not None for table in each.repairs()]

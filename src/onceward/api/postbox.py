@@ -622,7 +622,8 @@ class Postbox(Session, EventSource, PostboxParts):
     def _stream_reader(self, ticket: Ticket | str, name: str | None, after: int) -> StreamReader:
         from onceward.features.streams.reading import StreamReader  # noqa: PLC0415 - rarely needed
 
-        return StreamReader(self._db, self._files.file, ticket, name, after)
+        first = self._opening.offers.get("first_of_run")
+        return StreamReader(self._db, self._files.file, ticket, name=name, after=after, first=first)
 
     def _following(self, reader: StreamReader, timeout: Span | None) -> Iterator[StreamItem]:
         poll = self._settings.poll_interval

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from onceward.core.accept.policy import Arrives
 from onceward.core.deliver.dispatcher import DueWork
 from onceward.core.maintenance import Upkeep
+from onceward.file.transaction import StoreTransaction
 
 if TYPE_CHECKING:
     from onceward.core.handle.bridge import FileBridge
@@ -166,6 +167,34 @@ class FileRule(NamedTuple):
     """SQL: one column that names each offender; no row if the rule holds."""
 
 
+Change = Callable[[StoreTransaction, dict[str, Any]], object]
+"""Changes the row of ``key``; returns whether it was still as it was found."""
+
+
+class LeaseTable(NamedTuple):
+    """Leases that a repair shortens if they last longer than any should."""
+
+    what: str
+    find: str
+    """SQL: key, sequence, name, owner and end of each lease that ends after :now."""
+    change: Change
+    """Ends a lease at ``until``."""
+
+
+class PositionTable(NamedTuple):
+    """Positions that a repair moves back if they are past the last message."""
+
+    what: str
+    said: str
+    """The name of a position, with a place for that of the row."""
+    where: str
+    """Says before which message it is set."""
+    find: str
+    """SQL: key, name, position and the repaired one of each that is past :newest."""
+    change: Change
+    """Sets a position from ``from`` to ``to``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """The parts of one feature, which a postbox composes."""
@@ -186,5 +215,7 @@ class Feature:
     """Prepares a file that is opened, before its engines start."""
     rules: Callable[[], Mapping[str, FileRule]] | None = None
     """Returns what must hold in a file, by the name of each rule."""
+    repairs: Callable[[], Sequence[LeaseTable | PositionTable]] | None = None
+    """Returns the leases and positions that no process repairs automatically."""
     parts: Mapping[str, Part] = field(default_factory=dict)
     """Attributes of a postbox, by name."""

@@ -93,6 +93,11 @@ UNSETTLED_IDS: Final = 64
 """Maximum stored last ids of unsettled parcels; a peer at an older one judges by id."""
 OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
 FREE: Final = "UPDATE _onceward_peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
+SHORTEN: Final = """
+UPDATE _onceward_peers
+   SET lease_at = :until
+ WHERE name = :key AND owner = :owner AND lease_at = :ends
+"""
 RELEASE_OWN: Final = """
 UPDATE _onceward_peers SET owner = NULL, lease_at = NULL WHERE name = ? AND owner = ?
 """
@@ -372,6 +377,11 @@ def end_dead_owner(tx: StoreTransaction, *owners: str) -> None:
     """End the leases of dispatchers whose process has died."""
     for owner in owners:
         tx.run(FREE, (tx.now, owner))
+
+
+def shorten(tx: StoreTransaction, named: Mapping[str, Any]) -> bool:
+    """End a lease earlier; return False if it has changed since it was read."""
+    return tx.run(SHORTEN, named) > 0
 
 
 def release(tx: StoreTransaction, held: PeerLease) -> None:

@@ -23,4 +23,9 @@ def _audit(opening: Opening) -> None:
         late("audit.begin")(opening)
 
 
-FEATURE: Final = Feature(name="checks", rules=late("invariants.rules"), opens=_audit)
+FEATURE: Final = Feature(
+    name="checks",
+    rules=late("invariants.rules"),
+    repairs=late("repairs.repairs"),
+    opens=_audit,
+)

@@ -26,5 +26,6 @@ FEATURE: Final = Feature(
     ),
     upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep"), held=HELD),
     rules=late("rules.rules"),
+    repairs=late("mailbox_readers.repairs"),
     parts={"mailboxes": Part(late("api.mailboxes_of"), late("aio.AsyncMailboxes"))},
 )

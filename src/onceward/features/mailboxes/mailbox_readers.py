@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from onceward.core.contract import LeaseTable, PositionTable
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.file import file_checks
 from onceward.file.transaction import Rows, StoreTransaction
@@ -328,3 +329,41 @@ def sweep(tx: StoreTransaction) -> None:
     """Delete positions of expired mailboxes, and leases without a message, to free space."""
     tx.run(OLD, (tx.now,))
     tx.run(LOOSE, (tx.now,))
+
+
+LEASED: Final = """
+SELECT h.reader_id, h.seq, r.name, h.owner, h.due_at
+  FROM _onceward_mailbox_leases AS h
+  JOIN _onceward_mailbox_readers AS r ON r.reader_id = h.reader_id
+ WHERE h.owner IS NOT NULL AND h.due_at > :now
+"""
+SHORTEN: Final = """
+UPDATE _onceward_mailbox_leases
+   SET due_at = :until
+ WHERE reader_id = :key AND seq = :row AND owner = :owner AND due_at = :ends
+"""
+PAST: Final = """
+SELECT reader_id, name, max(critical, urgent, normal, low, background), :newest
+  FROM _onceward_mailbox_readers
+ WHERE max(critical, urgent, normal, low, background) > :newest
+"""
+SET_BACK: Final = """
+UPDATE _onceward_mailbox_readers
+   SET critical = min(critical, :to), urgent = min(urgent, :to), normal = min(normal, :to),
+       low = min(low, :to), background = min(background, :to)
+ WHERE reader_id = :key
+"""
+
+
+def repairs() -> tuple[LeaseTable, PositionTable]:
+    """Return the leases and the positions of readers, for a repair."""
+    return (
+        LeaseTable("mailbox reader", LEASED, lambda tx, named: tx.run(SHORTEN, named)),
+        PositionTable(
+            "mailbox reader",
+            "the mailbox reader {}",
+            "the end",
+            PAST,
+            lambda tx, named: tx.run(SET_BACK, named),
+        ),
+    )

@@ -14,5 +14,6 @@ from onceward.core.contract import Feature, Late, Part
 late = partial(Late, __name__)
 FEATURE: Final = Feature(
     name="polling",
+    repairs=late("polling.repairs"),
     parts={"sessions": Part(late("api.sessions_of"), late("aio.AsyncSessions"))},
 )

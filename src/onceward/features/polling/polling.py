@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from onceward.core.contract import PositionTable
 from onceward.core.end import received
 from onceward.core.run import recovery
 from onceward.errors import InvalidArgument
@@ -202,3 +203,28 @@ def stats(rows: Rows, session: str | None, *, now: Millis) -> dict[str, dict[str
 
 def _empty() -> dict[str, Any]:
     return {"messages": 0, "expired": 0, "topics": {}, "bytes": 0, "cursor": 0}
+
+
+PAST: Final = """
+SELECT c.session, c.session, c.seq,
+       min(:newest, coalesce((SELECT min(b.seq) - 1
+                                FROM _onceward_inbox AS b
+                               WHERE b.session = c.session AND b.state = 'pending'
+                                 AND b.mailbox IS NULL), :newest))
+  FROM _onceward_poll_cursors AS c
+ WHERE c.seq > :newest
+"""
+SET_BACK: Final = "UPDATE _onceward_poll_cursors SET seq = :to WHERE session = :key AND seq = :from"
+
+
+def repairs() -> tuple[PositionTable]:
+    """Return the cursors, for a repair."""
+    return (
+        PositionTable(
+            "session",
+            "the cursor of session {}",
+            "before the oldest message that was not read",
+            PAST,
+            lambda tx, named: tx.run(SET_BACK, named),
+        ),
+    )

@@ -15,7 +15,7 @@ from onceward.core.contract import Claims, Feature, Late, Part
 from onceward.core.maintenance import Upkeep
 
 if TYPE_CHECKING:
-    from onceward.core.contract import Engine
+    from onceward.core.contract import Engine, Opening
     from onceward.core.handle.call import HandlerDeps
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.signatures import Handlers
@@ -31,11 +31,17 @@ def _workers(deps: HandlerDeps, agent: Handlers, loop: Loop) -> Sequence[Engine]
     return [RunWorker(deps, agent.sessions, loop, beside_workers=bool(agent.handlers))]
 
 
+def _offer(opening: Opening) -> None:
+    """Let other features find the message with which the output of a run is stored."""
+    opening.offers["first_of_run"] = late("runs.first_message")
+
+
 FEATURE: Final = Feature(
     name="runs",
     arrives=Arrives(cancelling=late("runs.abort_bound")),
     upkeep=Upkeep(prune=late("runs.prune")),
     claims=Claims(engines=_workers),
+    opens=_offer,
     rules=late("rules.rules"),
     parts={"runs": Part(late("api.runs_of"), late("aio.AsyncRuns"))},
 )

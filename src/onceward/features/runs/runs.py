@@ -572,3 +572,15 @@ def settlements(
     return tuple(
         replace(each, due_at=latest) if isinstance(each, RetryAt) else each for each in found
     )
+
+
+FIRST_MESSAGE: Final = """
+SELECT b.sender, b.id
+  FROM _onceward_runs AS r JOIN _onceward_inbox AS b ON b.seq = r.bound ->> '$[0]'
+ WHERE r.seq = ?
+"""
+
+
+def first_message(read: Rows, run: int) -> list[tuple[str, str]]:
+    """Return sender and id of a run's first message; nothing if it was pruned."""
+    return read(FIRST_MESSAGE, (run,))

@@ -12,11 +12,14 @@ from onceward.errors import InvalidArgument
 from onceward.features.streams.stored import BYTES, RESTART
 from onceward.file.database import Database
 from onceward.file.sql_parts import senders
+from onceward.file.transaction import Rows
 from onceward.message.body import decode
 from onceward.message.record import Ticket, ticket_id
 
 FileOfAgent = Callable[[str], Database | None]
 """Returns the open file of an agent of the home, or None."""
+FirstOfRun = Callable[[Rows, int], list[tuple[str, str]]]
+"""Returns sender and id of a run's first message, with which the run's output is stored."""
 RECIPIENT: Final = """
 SELECT recipient FROM _onceward_outbox WHERE id = :id
  UNION ALL
@@ -29,15 +32,10 @@ SELECT s.name FROM senders AS s JOIN _onceward_inbox AS b ON b.sender = s.name A
 SELECT peer FROM _onceward_dead_letters WHERE origin = 'inbox' AND id = :id
  LIMIT 1
 """
-# The output of a run is stored with its first message.
 MESSAGE: Final = """
-SELECT b.state, b.reason, coalesce(f.sender, b.sender), coalesce(f.id, b.id)
-  FROM _onceward_inbox AS b
-  LEFT JOIN _onceward_runs AS r ON r.seq = b.run_seq
-  LEFT JOIN _onceward_inbox AS f ON f.seq = r.bound ->> '$[0]'
- WHERE b.sender = :sender AND b.id = :id
+SELECT state, reason, sender, id, run_seq FROM _onceward_inbox WHERE sender = :sender AND id = :id
  UNION ALL
-SELECT 'dead', reason, peer, id
+SELECT 'dead', reason, peer, id, NULL
   FROM _onceward_dead_letters
  WHERE origin = 'inbox' AND peer = :sender AND id = :id
  LIMIT 1
@@ -113,9 +111,16 @@ class StreamReader:
     """
 
     def __init__(
-        self, own: Database, files: FileOfAgent, ticket: Ticket | str, name: str | None, after: int
+        self,
+        own: Database,
+        files: FileOfAgent,
+        ticket: Ticket | str,
+        *,
+        name: str | None,
+        after: int,
+        first: FirstOfRun | None,
     ) -> None:
-        self._own, self._name, self._after = own, name, after
+        self._own, self._name, self._after, self._first = own, name, after, first
         self._id = ticket_id(ticket)
         recipient, self._sender = _ends(own, self._id)
         found = files(recipient)
@@ -142,9 +147,12 @@ class StreamReader:
 
     def _message(self) -> _Message | None:
         """Return the current state of the message; None while it is on its way."""
-        rows = self.file.read(MESSAGE, {"sender": self._sender, "id": self._id})
-        if rows:
-            return _Message(*rows[0])
+        for *found, run in self.file.read(MESSAGE, {"sender": self._sender, "id": self._id}):
+            message = _Message(*found)
+            if run is not None and self._first is not None:
+                for sender, message_id in self._first(self.file.read, run):
+                    return message._replace(sender=sender, id=message_id)
+            return message
         state = outbox.state(self._own, self._id)
         return None if state in ON_ITS_WAY else _Message(state, None, self._sender, self._id)
 
