@@ -7,8 +7,11 @@ from pathlib import Path
 
 import onceward.features
 from onceward.api.features import FEATURES
+from onceward.core.accept.policy import Arrives
 from onceward.core.contract import Feature, Late
 
+ALONE = {"canceller": 1, "keyed": 1}
+"""Parts with one user: a number may fall, and no part may join."""
 FOLDER = Path(str(onceward.features.__file__)).parent
 
 
@@ -39,6 +42,16 @@ def test_each_part_is_given_by_several_features() -> None:
 
     assert 7 <= len(users) <= 9
     assert {} == {part: names for part, names in users.items() if len(names) < 2}
+
+
+def test_each_part_of_the_work_for_arrivals_is_given_by_several_features() -> None:
+    """What one feature alone needs of a message that arrives is not in the contract."""
+    bare = Arrives()
+    given = [each.arrives for each in FEATURES if each.arrives is not None]
+    users = {part: sum(getattr(each, part) != getattr(bare, part) for each in given)
+             for part in Arrives._fields}  # fmt: skip
+
+    assert ALONE == {part: count for part, count in users.items() if count < 2}
 
 
 def _late(value: object) -> list[Late]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
-from onceward.api.features import ARRIVES
 from onceward.core.end import replays
 from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.signatures import Handler
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 SLICE: Final = 100
 """Dead letters replayed in one commit."""
-RETURNED: Final = [each.returned for each in ARRIVES if each.returned is not None]
 ALL: Final = LARGEST
 ANY: Final = dict.fromkeys(("reason", "origin", "peer", "session", "type"))
 
@@ -250,7 +248,7 @@ class DeadLetters:
 
         def move(tx: StoreTransaction) -> str:
             due_at = None if wait is None else tx.now + round(1000 * wait)
-            return replays.replay(tx, dead.seq, due_at=due_at, returned=RETURNED)[1]
+            return replays.replay(tx, dead.seq, due_at=due_at, returned=_readmit)[1]
 
         return move
 
@@ -352,3 +350,10 @@ def _without_steps(
         return move(tx)
 
     return forget_and_move
+
+
+def _readmit(tx: StoreTransaction, sender: str, message_id: str) -> None:
+    """Give a message that returns to its mailbox its key again."""
+    from onceward.features.mailboxes.keys import readmit  # noqa: PLC0415 - rarely needed
+
+    readmit(tx, sender, message_id)

@@ -139,7 +139,7 @@ class Receiver:
         self._notify_arrival = db.notifier.notify_arrival
         self._notify_out = partial(db.notifier.notify, "out")
         self._settings, self._features = settings, features
-        self._hears = tuple(each.awaited for each in features if each.awaited is not None)
+        self._hears = tuple(each.takes[None] for each in features if None in each.takes)
         makers = (each.canceller for each in features)
         self._make_canceller = next(filter(None, makers), None)
 
@@ -163,10 +163,10 @@ class Receiver:
     @cached_property
     def canceller(self) -> CancelsMessages:
         """Return the canceller of this inbox."""
-        prepare = [each.cancelling for each in self._features if each.cancelling is not None]
+        let_go = [each.ends for each in self._features if each.ends is not None]
         if self._make_canceller is None:
             raise InvalidArgument("this installation has no feature that cancels messages")
-        return self._make_canceller(self._emitter, prepare)
+        return self._make_canceller(self._emitter, let_go)
 
     def _cancel(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
         self.canceller.take(tx, sender, asked)
@@ -456,10 +456,8 @@ def _cancel(
 
 def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Arrives]) -> bool:
     """Pass a frame to the feature of its kind; return whether it is done."""
-    if frame.kind == CANCEL:
-        return True
     for feature in features:
-        take = feature.takes.get(str(frame.kind))
+        take = feature.takes.get(frame.kind)
         if take is not None:
             return take(tx, sender, frame)
     return False

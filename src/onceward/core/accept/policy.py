@@ -24,10 +24,10 @@ class KeyedMessage(NamedTuple):
     id: str
 
 
-Hear = Callable[[StoreTransaction, str, Frame], bool]
+Take = Callable[[StoreTransaction, str, Frame], bool]
 """Accepts a frame from its sender; returns whether the frame is done."""
-Prepare = Callable[[StoreTransaction, list[int]], None]
-"""Ends the runs that hold messages to be cancelled."""
+LetGo = Callable[[StoreTransaction, list[int]], Sequence[str]]
+"""Lets go of messages that end; returns the ids of requests whose replies are awaited no more."""
 
 
 class CancelsMessages(Protocol):
@@ -49,17 +49,17 @@ class Arrives(NamedTuple):
 
     judge: Judge | None = None
     """Checks, for an agent of a home, the frames of a parcel before they are stored."""
-    takes: Mapping[str, Callable[[StoreTransaction, str, Frame], bool]] = {}
-    """By kind: accepts a frame; returns whether it is done, so that no handler gets it."""
+    takes: Mapping[str | None, Take] = {}
+    """
+    By kind: accepts a frame; returns whether it is done, so that no handler gets it.
+
+    None is for frames without a kind, in files that declare types for which handlers wait.
+    """
     keyed: Callable[[StoreTransaction, str, Sequence[KeyedMessage]], None] | None = None
     """Gets the new messages of mailboxes that have a key, in order."""
-    returned: Callable[[StoreTransaction, str, str], None] | None = None
-    """Gets the id of a dead letter that returns to its mailbox."""
-    awaited: Hear | None = None
-    """Accepts a frame of a type that the file declares as awaited; returns whether it is done."""
-    cancelling: Prepare | None = None
-    """Ends the runs that hold messages to be cancelled, by their sequences."""
-    canceller: Callable[[EventEmitter, Sequence[Prepare]], CancelsMessages] | None = None
+    ends: LetGo | None = None
+    """Lets go of messages that end from outside, by their sequences, before they end."""
+    canceller: Callable[[EventEmitter, Sequence[LetGo]], CancelsMessages] | None = None
     """Creates the canceller of an inbox."""
 
 
@@ -77,7 +77,7 @@ class InboxPolicy:
     """Whether parcels come from other machines: senders without a rule get the network's rule."""
     features: Sequence[Arrives] = ()
     """The work of features in the commit that stores frames, in order."""
-    hears: Sequence[Hear] = ()
+    hears: Sequence[Take] = ()
     """Those that accept awaited types, if the file declares some."""
     cancel: Callable[[StoreTransaction, str, Sequence[Frame]], None] | None = None
     """Decides a sender's requests to cancel messages."""

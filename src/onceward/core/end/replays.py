@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from onceward.core.rows import dead_letters, dedup, inbox, lanes, outbox, tickets
 from onceward.core.rows.dead_letters import Returning
@@ -20,7 +20,7 @@ def replay(
     seq: int,
     *,
     due_at: Millis | None = None,
-    returned: Sequence[Callable[[StoreTransaction, str, str], None]] = (),
+    returned: Callable[[StoreTransaction, str, str], None] | None = None,
 ) -> tuple[str, str]:
     """
     Return a dead letter to the queue that it came from, with its id; return (origin, id).
@@ -45,8 +45,8 @@ def replay(
         _to_outbox(tx, seq, dead.id, due_at)
     elif dead.boxed:
         inbox.add_returned(tx, seq, lanes.NO_LANE)  # it is read by position again, not by lane
-        for hear in returned:
-            hear(tx, dead.peer, dead.id)
+        if returned is not None:
+            returned(tx, dead.peer, dead.id)
     else:
         _to_inbox(tx, seq, dead)
     dead_letters.remove(tx, seq)

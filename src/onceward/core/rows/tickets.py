@@ -88,7 +88,10 @@ UPDATE _onceward_pending_replies
 FAIL_OF_ASKERS: Final = """
 UPDATE _onceward_pending_replies
    SET state = 'failed', reason = 'cancelled', ended_at = :now
- WHERE state = 'open' AND asker_seq IN (SELECT value FROM json_each(:seqs))
+ WHERE state = 'open'
+   AND asker_seq IN (SELECT b.seq
+                       FROM json_each(:seqs) AS j JOIN _onceward_inbox AS b ON b.seq = j.value
+                      WHERE b.state = 'pending' AND b.lane_id IS NOT NULL)
 RETURNING id
 """
 # A ticket is kept at least as long as its request, which is kept until it is settled, and as long
@@ -176,7 +179,7 @@ def fail_all(tx: StoreTransaction, message_ids: Sequence[str], reason: str) -> N
 
 
 def fail_of(tx: StoreTransaction, askers: Sequence[int]) -> list[str]:
-    """Fail the open requests of the handlers of cancelled messages; return their ids."""
+    """Fail the open requests of the handlers of messages that wait; return their ids."""
     named = {"seqs": json.dumps(askers), "now": tx.now}
     return [message_id for (message_id,) in tx.rows(FAIL_OF_ASKERS, named)]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from onceward.core.accept.policy import Prepare
+from onceward.core.accept.policy import LetGo
 from onceward.core.end import received, sent
 from onceward.core.rows import dedup, receipts, tickets
 from onceward.core.run.event_emitter import EventEmitter
@@ -66,11 +66,17 @@ class SentRequest(NamedTuple):
     session: str
 
 
+def heard(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """Return True: a request to cancel is decided once all messages of its parcel are stored."""
+    del tx, sender, frame
+    return True
+
+
 class Canceller:
     """Cancels messages of an inbox, for its agent or at their sender's request."""
 
-    def __init__(self, emitter: EventEmitter, prepare: Sequence[Prepare] = ()) -> None:
-        self._emitter, self._prepare = emitter, prepare
+    def __init__(self, emitter: EventEmitter, let_go: Sequence[LetGo] = ()) -> None:
+        self._emitter, self._let_go = emitter, let_go
 
     def end(self, tx: StoreTransaction, seqs: Sequence[int], reason: str) -> set[int]:
         """
@@ -78,13 +84,12 @@ class Canceller:
 
         Each lease on one of them ends, so that its handler's writes roll back.
         """
-        for prepare in self._prepare:
-            prepare(tx, list(seqs))
+        unawaited = [each for let_go in self._let_go for each in let_go(tx, list(seqs))]
         ended = received.end_unclaimed(tx, seqs, "cancelled", reason)
         if ended:
             self._emitter.cancelled(tx, [(i, s, reason) for _, s, i in ended])
-            if asked := tickets.fail_of(tx, [seq for seq, _, _ in ended]):
-                self._cancel_requests(tx, asked, reason)
+        if unawaited:
+            self._cancel_requests(tx, unawaited, reason)
         return {seq for seq, _, _ in ended}
 
     def _cancel_requests(self, tx: StoreTransaction, ids: Sequence[str], reason: str) -> None:

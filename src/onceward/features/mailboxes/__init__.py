@@ -22,7 +22,6 @@ FEATURE: Final = Feature(
     arrives=Arrives(
         judge=late("directory.inspect"),
         keyed=late("keys.supersede"),
-        returned=late("keys.readmit"),
     ),
     upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep"), held=HELD),
     rules=late("rules.rules"),

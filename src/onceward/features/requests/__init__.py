@@ -16,7 +16,7 @@ from onceward.message.vocabulary import PROGRESS
 late = partial(Late, __name__)
 FEATURE: Final = Feature(
     name="requests",
-    arrives=Arrives(takes={PROGRESS: late("replies.note_progress")}),
+    arrives=Arrives(takes={PROGRESS: late("replies.note_progress")}, ends=late("replies.fail_of")),
     calls=Calls(
         parts={"requests": late("handler.HandlerRequests")},
         verbs=Verbs(late("verbs.WithReplies"), late("verbs.AsyncWithReplies")),

@@ -147,6 +147,11 @@ def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     return True
 
 
+def fail_of(tx: StoreTransaction, askers: list[int]) -> list[str]:
+    """Fail the requests of the handlers of messages that are cancelled; return their ids."""
+    return tickets.fail_of(tx, askers)
+
+
 class AwaitedReplies:
     """The replies that one call waits for, in the order of their requests."""
 

@@ -38,7 +38,7 @@ def _offer(opening: Opening) -> None:
 
 FEATURE: Final = Feature(
     name="runs",
-    arrives=Arrives(cancelling=late("runs.abort_bound")),
+    arrives=Arrives(ends=late("runs.abort_bound")),
     upkeep=Upkeep(prune=late("runs.prune")),
     claims=Claims(engines=_workers),
     opens=_offer,

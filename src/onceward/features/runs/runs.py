@@ -374,7 +374,7 @@ def abandoned(tx: StoreTransaction) -> list[OpenRun]:
     return [OpenRun(*row) for row in tx.rows(LOST)]
 
 
-def abort_bound(tx: StoreTransaction, seqs: list[int]) -> None:
+def abort_bound(tx: StoreTransaction, seqs: list[int]) -> tuple[()]:
     """Abort the runs of messages; their other messages go back to the head, in order."""
     for (run_id,) in tx.rows(BOUND_TO, (json.dumps(seqs),)):
         run = by_id(tx, run_id)
@@ -386,6 +386,7 @@ def abort_bound(tx: StoreTransaction, seqs: list[int]) -> None:
         received.apply_settlements(tx, [SettledMessage(each, again) for each in messages])
         end(tx, run, "aborted", consumed=False, cause=CANCELLED)
         lanes.hold(tx, held, run.owner, until=tx.now + CALL_ENDS_WITHIN)
+    return ()
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:

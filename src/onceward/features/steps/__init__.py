@@ -29,7 +29,7 @@ def _declare(opening: Opening) -> None:
 
 FEATURE: Final = Feature(
     name="steps",
-    arrives=Arrives(awaited=late("awaited.keep")),
+    arrives=Arrives(takes={None: late("awaited.keep")}),
     upkeep=Upkeep(prune=late("stored.prune")),
     calls=Calls(
         parts={"steps": late("steps.MessageSteps")},
