@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
+import apsw
+
+from onceward.fleet import sides
 from onceward.fleet.evidence import COLUMNS, file_row, number_of
 from onceward.fleet.states import (
     IN_STATES,
@@ -262,6 +266,13 @@ FILES = {
     "tidied": told("tidied", pruned_at=OLD + 1000),
     "broken": told("broken"),
 }
+
+
+def give(con: apsw.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Add rows of ``COLUMNS`` to the evidence of a workspace."""
+    con.execute(f"CREATE TEMP TABLE given ({', '.join(COLUMNS)})")
+    con.executemany(f"INSERT INTO temp.given VALUES ({', '.join('?' * len(COLUMNS))})", rows)
+    sides.merge(con, "given")
 
 
 def evidence() -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.fleet.cases import FILES, OLD, RULES, evidence, expected
+from tests.fleet.cases import FILES, OLD, RULES, evidence, expected, give
 
 from onceward.fleet import plain
 from onceward.fleet.coverage import Reading
@@ -34,15 +34,17 @@ Row = tuple[Any, ...]
 def judged(folder: Path, rows: Iterable[Row], *, grouped: bool = False) -> list[Row]:
     """Return all messages of a workspace with this evidence; *grouped* by one row that is twice."""
     con = workspace(folder / "messages.db")
-    marks = ", ".join("?" * len(COLUMNS))
-    con.executemany(f"INSERT INTO temp.evidence VALUES ({marks})", rows)
-    if grouped:
-        twice = "INSERT INTO temp.evidence SELECT * FROM temp.evidence WHERE side = 1 LIMIT 1"
-        con.execute(twice)
+    known = list(rows)
+    give(con, [*known, *([twice(known)] if grouped else [])])
     give_verdicts(con, READ, RULES)
     found = con.execute("SELECT * FROM messages ORDER BY sender, recipient, id").fetchall()
     con.close()
     return found
+
+
+def twice(rows: Iterable[Row]) -> Row:
+    """Return a row of a sender, to be added once more as a copy of its file would."""
+    return next(row for row in rows if row[COLUMNS.index("side")] == OUTBOX)
 
 
 def said(chance: Random, key: tuple[str, str, str], side: int) -> Row:
@@ -106,9 +108,8 @@ def test_rows_of_other_sides_make_few_messages_unusual(tmp_path: Path) -> None:
     found = []
     for share in (0, 0.04, 0.5):
         con = workspace(tmp_path / "messages.db")
-        marks = ", ".join("?" * len(COLUMNS))
         rows = fleet(Random(1), share=share)
-        con.executemany(f"INSERT INTO temp.evidence VALUES ({marks})", rows)
+        give(con, rows)
         others = sum(row[COLUMNS.index("side")] in OTHERS for row in rows)
         found.append((others, plain.unusual(con)))
         con.close()
@@ -116,3 +117,17 @@ def test_rows_of_other_sides_make_few_messages_unusual(tmp_path: Path) -> None:
     (none, joined), (few, apart), (_, grouped) = found
     assert (0, few, None) == (joined, apart, grouped)
     assert none == 0 < few
+
+
+def test_second_rows_of_a_side_are_kept_apart(tmp_path: Path) -> None:
+    """The rows that a second one came with are others; those of the other sides stay joined."""
+    rows = fleet(Random(1), share=0)
+    sent = sum(row[COLUMNS.index("side")] == OUTBOX for row in rows)
+    con = workspace(tmp_path / "messages.db")
+    give(con, [*rows, twice(rows)])
+    [(others,)] = con.execute("SELECT count(*) FROM temp.others").fetchall()
+    [(every,)] = con.execute("SELECT count(*) FROM temp.evidence").fetchall()
+    con.close()
+
+    assert sent + 1 == others
+    assert len(rows) + 1 == every

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fleet.cases import CASES, ELSEWHERE, FILES, RULES, evidence, expected
+from tests.fleet.cases import CASES, ELSEWHERE, FILES, RULES, evidence, expected, give
 
 from onceward.fleet.coverage import Reading
 from onceward.fleet.engine import give_verdicts
-from onceward.fleet.evidence import COLUMNS
 from onceward.fleet.loading import workspace
 from onceward.fleet.verdicts import NAMES
 
@@ -19,9 +18,8 @@ Key = tuple[str, str, str]
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Key, str]]:
     """Return the verdict of every case, judged together."""
     con = workspace(tmp_path_factory.mktemp("judged") / "messages.db")
-    marks = ", ".join("?" * len(COLUMNS))
     messages = [row for row in evidence() if row[0] is not None]
-    con.executemany(f"INSERT INTO temp.evidence VALUES ({marks})", messages)
+    give(con, messages)
     files = [Reading.of(name, said) for name, said in FILES.items() if name != "broken"]
     give_verdicts(con, files, RULES)
     found = con.execute("SELECT sender, recipient, id, verdict FROM messages").fetchall()

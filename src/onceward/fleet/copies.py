@@ -9,6 +9,7 @@ from typing import Final
 
 import apsw
 
+from onceward.fleet import sides
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.loading import attached, load
 from onceward.fleet.opening import Unreadable
@@ -18,7 +19,6 @@ DIFFERS: Final = (
     "it has rows that {living}, the last opened copy of {agent}'s file, lacks: only events in "
     "both were counted; reconcile it separately, or remove it"
 )
-REMOVE: Final = "DELETE FROM temp.evidence WHERE file = ?"
 STANDING: Final = "SELECT opened_at, clock_at, opened FROM agent._onceward_file_info"
 
 
@@ -49,7 +49,8 @@ def load_all(con: apsw.Connection, paths: Iterable[str]) -> list[Reading]:
     readings = [load(con, path) for path in paths]
     apart = differing(con, readings)
     again = {one.file for one in readings if one.path in apart}
-    con.executemany(REMOVE, [(file,) for file in again])
+    for file in again:
+        sides.remove(con, file)
     return [_again(con, one.path, apart) if one.file in again else one for one in readings]
 
 

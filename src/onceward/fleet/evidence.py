@@ -84,9 +84,9 @@ def expression(box: str, column: str) -> str:
     return SAID[box].get(column) or (f'"{column}"' if column in OWN else "NULL")
 
 
-def selected(box: str, **instead: str) -> str:
-    """Return the columns NAMES of evidence, each as *instead* says, else from those of the view."""
-    return ", ".join(instead.get(name) or expression(box, name) for name in NAMES)
+def told(box: str, **instead: str) -> dict[str, str]:
+    """Return the SQL of each column of evidence, as *instead* says, else from those of the view."""
+    return {name: expression(box, name) for name in NAMES} | {"file": ":file"} | instead
 
 
 def where(box: str) -> str:

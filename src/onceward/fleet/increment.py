@@ -9,9 +9,10 @@ from typing import Final
 
 import apsw
 
+from onceward.fleet import sides
 from onceward.fleet.copies import differing, load_apart
 from onceward.fleet.coverage import READ, Reading
-from onceward.fleet.evidence import VIEWS
+from onceward.fleet.evidence import COLUMNS, VIEWS
 from onceward.fleet.files import Found
 from onceward.fleet.loading import add, attached, reading_of
 from onceward.fleet.opening import Unreadable
@@ -32,9 +33,9 @@ HAVING min(side) >= 3 OR max(side) <= 2 OR min(CASE WHEN side <= 2 THEN at END) 
 EXCEPT SELECT id, sender, recipient FROM temp.again
 """
 """Messages that an earlier run may have known: one side is new, or both of an older message."""
-EARLIER: Final = "CREATE TEMP TABLE earlier AS SELECT * FROM temp.evidence WHERE 0"
-MERGE: Final = "INSERT INTO temp.evidence SELECT * FROM temp.earlier"
-JUDGED: Final = f"SELECT DISTINCT id, sender, recipient FROM temp.earlier WHERE {MINTED}"
+EARLIER: Final = "earlier"
+CREATE_EARLIER: Final = f"CREATE TEMP TABLE {EARLIER} ({', '.join(COLUMNS)})"
+JUDGED: Final = f"SELECT DISTINCT id, sender, recipient FROM temp.{EARLIER} WHERE {MINTED}"
 EMPTY: Final = "DELETE FROM temp.{table}"
 CONCERNS: Final = "SELECT 1 FROM temp.again WHERE sender = ?1 OR recipient = ?1 LIMIT 1"
 NONE: Final[Mapping[str, str]] = {}
@@ -76,7 +77,7 @@ def load_changes(con: apsw.Connection, files: Sequence[Found], state: State) -> 
     con.execute(AGAIN)
     con.execute(BY_SENDER)
     con.execute(BY_RECIPIENT)
-    con.execute(EARLIER)
+    con.execute(CREATE_EARLIER)
     try:
         done = _load(con, files, state)
     except WentBackError:
@@ -90,7 +91,8 @@ def _load_all(
 ) -> list[Progress]:
     """Restart without a state; from copies *apart*, add only repeated effects."""
     state.forget()
-    for table in ("evidence", "again", "earlier"):
+    sides.empty(con)
+    for table in ("again", EARLIER):
         con.execute(EMPTY.format(table=table))
     others = _load(con, [found for found in files if found.path not in apart], state)
     return others + [
@@ -109,7 +111,7 @@ def _load(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Pr
         con.execute(EMPTY.format(table="again"))
         con.executemany(ADD, doubtful)
         done = [_read_earlier(con, one) for one in done]
-        con.execute(MERGE)
+        sides.merge(con, EARLIER)
         state.take_back(doubtful, con.execute(JUDGED))
     return done
 
@@ -133,13 +135,13 @@ def _file(
                 after = known.places[box][0] if known is not None else 0
                 add(con, box, NEW, reading.file, [("after", after)])
                 if after:
-                    _earlier(con, box, after, reading, "evidence")
+                    _earlier(con, box, after, reading)
             return Progress(found, reading, places, known)
     except Unreadable as error:
         return Progress(found, Reading(found.path, error.reason, error.detail), {})
 
 
-def _earlier(con: apsw.Connection, box: str, after: int, reading: Reading, table: str) -> None:
+def _earlier(con: apsw.Connection, box: str, after: int, reading: Reading, table: str = "") -> None:
     condition = f"+seq <= :after AND {BEFORE[box]}"
     named = [("after", after), ("agent", reading.agent)]
     add(con, box, condition, reading.file, named, table=table)
@@ -152,7 +154,7 @@ def _read_earlier(con: apsw.Connection, one: Progress) -> Progress:
     try:
         with attached(con, one.found.path):
             for box, (after, _) in one.known.places.items():
-                _earlier(con, box, after, one.reading, "earlier")
+                _earlier(con, box, after, one.reading, EARLIER)
     except Unreadable as error:
         return Progress(one.found, Reading(one.found.path, error.reason, error.detail), {})
     return one

@@ -12,8 +12,9 @@ import apsw
 
 from onceward.errors import ReadOnlyStore
 from onceward.file.connection import connect, raise_meant, translate_error
+from onceward.fleet import sides
 from onceward.fleet.coverage import Reading
-from onceward.fleet.evidence import COLUMNS, FILE_FACTS, NAMES, VIEWS, selected, where
+from onceward.fleet.evidence import FILE_FACTS, VIEWS, told, where
 from onceward.fleet.files import stat
 from onceward.fleet.opening import Unreadable, copied, identified, lacking, translated
 from onceward.fleet.states import COPIED_INBOX, LOST_MARK
@@ -26,17 +27,12 @@ WORK: Final = (
     "PRAGMA cache_size = -65536",
     "PRAGMA temp.cache_size = -65536",
 )
-EVIDENCE: Final = f"CREATE TEMP TABLE evidence ({', '.join(COLUMNS)})"
 AGENT: Final = "agent"
 """The name of an agent's file in a workspace."""
 ATTACH: Final = f"ATTACH DATABASE ? AS {AGENT}"
 DETACH: Final = f"DETACH DATABASE {AGENT}"
 READ_ONCE: Final = f"PRAGMA {AGENT}.cache_size = -256"
 """A file is read from begin to end: its pages are not worth memory that is cold each time."""
-ROWS: Final = """
-INSERT INTO temp.{table} ({names}, file)
-SELECT {columns}, :file FROM agent.{view} WHERE {condition}
-"""
 ALL: Final = "seq > 0"
 APART: Final = {"inbox": COPIED_INBOX, "processed": LOST_MARK}
 """The views of a differing copy that show what happened twice, and the side of their rows."""
@@ -51,7 +47,7 @@ def workspace(path: Path) -> apsw.Connection:
     con = connect(path)
     for pragma in WORK:
         con.execute(pragma)
-    con.execute(EVIDENCE)
+    sides.create(con)
     return con
 
 
@@ -147,18 +143,20 @@ def add(
     file: int,
     named: Named = (),
     *,
-    table: str = "evidence",
+    table: str = "",
     apart: bool = False,
 ) -> None:
-    """Add the rows of one view of the attached file that meet a condition on its columns."""
+    """
+    Add the rows of one view of the attached file that meet a condition on its columns.
+
+    They are added to the evidence, or to *table*, which has its columns.
+    """
     side = {"side": str(APART[box])} if apart else {}
     if own := where(box):
         condition = f"{condition} AND {own}"
-    sql = ROWS.format(
-        table=table,
-        names=", ".join(NAMES),
-        columns=selected(box, **side),
-        view=VIEWS[box],
-        condition=condition,
-    )
-    con.execute(sql, {"file": file, **dict(named)})
+    said, rows = told(box, **side), f"{AGENT}.{VIEWS[box]} WHERE {condition}"
+    values = {"file": file, **dict(named)}
+    if table:
+        sides.put_into(con, table, said, rows, values)
+    else:
+        sides.put(con, said, rows, values)

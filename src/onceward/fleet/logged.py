@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
+from onceward.fleet import sides
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import (
     COLUMNS,
-    NAMES,
     VIEWS,
     expression,
     number_of,
-    selected,
+    told,
     where,
 )
 from onceward.fleet.register import Known, gone, reading_of
-from onceward.fleet.states import LOGGED_IN, LOGGED_OUT, LOST_MARK, MARK
+from onceward.fleet.states import LOGGED_IN, LOGGED_OUT, LOST_MARK
 from onceward.fleet.verdict_sql import MINTED
 
 if TYPE_CHECKING:
@@ -37,16 +37,10 @@ if TYPE_CHECKING:
 
 NAME: Final = re.compile(r'"(\w+)"')
 PAST: Final = "_abandoned"
-SIDE: Final = f"iif({PAST}, {LOST_MARK}, {MARK})"
-"""The side of a dedup record, which may be of a past that a restored file has overwritten."""
 LOSE: Final = f"UPDATE temp.raw_processed SET {PAST} = 1"
 RAW: Final = "CREATE TEMP TABLE raw_{box} ({names})"
 CLEAR: Final = "DELETE FROM temp.raw_{box}"
 KEEP: Final = "INSERT INTO temp.raw_{box} VALUES ({marks})"
-ADD: Final = """
-INSERT INTO temp.evidence ({names}, file)
-SELECT {columns}, :file FROM temp.raw_{box} WHERE {condition}
-"""
 HORIZONS: Final = "CREATE TEMP TABLE horizons (of_sender PRIMARY KEY, horizon_id) WITHOUT ROWID"
 NO_HORIZONS: Final = "DELETE FROM temp.horizons"
 HORIZON: Final = "INSERT INTO temp.horizons VALUES (?, ?)"
@@ -248,17 +242,16 @@ def _keep(con: apsw.Connection, box: str, batch: Any) -> None:
 
 def _add(con: apsw.Connection, box: str, file: int, own: Beside | None = None) -> None:
     """Turn the raw rows into evidence; beside their own file only what it may have pruned."""
-    columns = selected(box, **({"side": SIDE} if box == "processed" else {}))
-    counts = where(box) or f"NOT {PAST}"  # from a past, only dedup records count
+    present = f"NOT {PAST}" + (f" AND {where(box)}" if where(box) else "")
+    if box == "processed":  # of a past that a restored file has overwritten, only these count
+        _put(con, box, f"{PAST} AND {where(box)}", {"file": file}, side=str(LOST_MARK))
     if own is None or box not in MAY_BE_PRUNED:
-        _insert(con, box, columns, counts, {"file": file})
+        _put(con, box, present, {"file": file})
     else:
         pruned, named = MAY_BE_PRUNED[box], _named(box, file, own)
-        old = " AND ".join([counts, f"({PAST} OR {pruned})", *_ended(box)])
-        _insert(con, box, columns, old, named)
+        _put(con, box, " AND ".join([present, pruned, *_ended(box)]), named)
         says = dict.fromkeys(LOGGED_ONLY, "NULL") | {"side": str(LOGGED[box])}
-        must = f"{counts} AND NOT ({PAST} OR {pruned})"
-        _insert(con, box, selected(box, **says), must, named)
+        _put(con, box, f"{present} AND NOT ({pruned})", named, **says)
     con.execute(CLEAR.format(box=box))
 
 
@@ -271,8 +264,7 @@ def _named(box: str, file: int, own: Beside) -> dict[str, int]:
     return {"file": file, **moments}
 
 
-def _insert(
-    con: apsw.Connection, box: str, columns: str, condition: str, named: Mapping[str, int]
+def _put(
+    con: apsw.Connection, box: str, condition: str, named: Mapping[str, int], **instead: str
 ) -> None:
-    sql = ADD.format(names=", ".join(NAMES), columns=columns, box=box, condition=condition)
-    con.execute(sql, named)
+    sides.put(con, told(box, **instead), f"temp.raw_{box} WHERE {condition}", named)

@@ -12,24 +12,21 @@ from typing import Final, cast
 import apsw
 
 from onceward.fleet.facts import FACTS, ROW
+from onceward.fleet.sides import OTHERS, TABLES
 from onceward.fleet.states import INBOX, MARK, OUTBOX
 from onceward.fleet.verdict_sql import KEY
 
-OTHER: Final = " AND ".join(f"side <> {side}" for side in ROW)
-"""The rows that no plain message has."""
-COUNT: Final = f"""
-SELECT count(*), (SELECT coalesce(max(rowid), 0) FROM temp.evidence)
-  FROM temp.evidence WHERE {OTHER}
-"""
+COUNT: Final = "SELECT count(*) FROM temp.{table}"
 SHARE: Final = 10
 """If one row in so many is another, or more, grouping all of them is less work."""
 NAMES: Final = ", ".join(KEY)
 CREATE: Final = f"CREATE TEMP TABLE unusual ({NAMES}, PRIMARY KEY ({NAMES})) WITHOUT ROWID"
-FIND: Final = f"INSERT OR IGNORE INTO temp.unusual SELECT {NAMES} FROM temp.evidence WHERE {OTHER}"
+FIND: Final = f"INSERT OR IGNORE INTO temp.unusual SELECT {NAMES} FROM temp.{OTHERS}"
 UNUSUAL: Final = f"({NAMES}) IN temp.unusual"
-ONE_EACH: Final = (
-    f"CREATE UNIQUE INDEX temp.one_{{row}} ON evidence ({NAMES}) WHERE side = {{side}}"
-)
+
+
+def _table(side: int) -> str:
+    return f"temp.{TABLES[str(side)]}"
 
 
 def _same(row: str, key: str) -> str:
@@ -37,7 +34,7 @@ def _same(row: str, key: str) -> str:
 
 
 def _keys(side: int) -> str:
-    return f"SELECT {NAMES} FROM temp.evidence INDEXED BY one_{ROW[side]} WHERE side = {side}"
+    return f"SELECT {NAMES} FROM {_table(side)}"
 
 
 def _joined(keys: str, key: str) -> str:
@@ -45,8 +42,7 @@ def _joined(keys: str, key: str) -> str:
     names = ", ".join(f"{key}.{name} AS {name}" for name in KEY)
     facts = ", ".join(f"{fact.joined} AS {name}" for name, fact in FACTS.items())
     joins = (
-        f"LEFT JOIN temp.evidence AS {row} INDEXED BY one_{row}"
-        f" ON {row}.side = {side} AND {_same(row, key)}"
+        f"LEFT JOIN {_table(side)} AS {row} ON {_same(row, key)}"
         for side, row in ROW.items()
         if row != key
     )
@@ -54,13 +50,13 @@ def _joined(keys: str, key: str) -> str:
     return f"SELECT {names}, {facts} FROM {keys} {' '.join(joins)} WHERE {seen}"
 
 
-SENT: Final = _joined("temp.evidence AS o INDEXED BY one_o", "o") + f" AND o.side = {OUTBOX}"
+SENT: Final = _joined(f"{_table(OUTBOX)} AS o", "o")
 RECEIVED: Final = _joined(
     f"({_keys(INBOX)} UNION {_keys(MARK)} EXCEPT {_keys(OUTBOX)} ORDER BY {NAMES}) AS k", "k"
 )
-"""Messages without a row of their sender; the keys come from a merge of indexes."""
+"""Messages without a row of their sender; the tables are merged in their order."""
 ANY_UNSENT: Final = f"""
-SELECT (SELECT count(*) FROM ({_keys(INBOX)})) + (SELECT count(*) FROM ({_keys(MARK)}))
+SELECT (SELECT count(*) FROM {_table(INBOX)}) + (SELECT count(*) FROM {_table(MARK)})
      > (SELECT count(in_seq) + count(mark_seq) FROM messages)
 """
 """Whether ``SENT`` has left rows of recipients for ``RECEIVED``; counting them is cheap."""
@@ -72,18 +68,12 @@ def unusual(con: apsw.Connection) -> int | None:
 
     Return how many rows made messages unusual; None if all messages must be grouped.
     """
-    [counts] = con.execute(COUNT).fetchall()
-    others, rows = (cast("int", count) for count in counts)
-    if SHARE * others >= rows:
+    others = _count(con, OTHERS)
+    if SHARE * others >= others + sum(_count(con, table) for table in TABLES.values()):
         return None
     con.execute(CREATE)
     if others:
         con.execute(FIND)
-    try:
-        for side, row in ROW.items():
-            con.execute(ONE_EACH.format(row=row, side=side))
-    except apsw.ConstraintError:  # a second copy of a file
-        return None
     return others
 
 
@@ -91,3 +81,8 @@ def any_unsent(con: apsw.Connection) -> bool:
     """Return whether a recipient has a row of a message that is not among those of ``SENT``."""
     [(found,)] = con.execute(ANY_UNSENT).fetchall()
     return bool(found)
+
+
+def _count(con: apsw.Connection, table: str) -> int:
+    [(count,)] = con.execute(COUNT.format(table=table)).fetchall()
+    return cast("int", count)

@@ -12,18 +12,17 @@ import apsw
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from onceward.fleet import logged
+from onceward.fleet import logged, sides
 from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.coverage import READ
 from onceward.fleet.evidence import COLUMNS, file_row
-from onceward.fleet.loading import EVIDENCE as EMPTY
 from onceward.fleet.opening import FILE_STATES
 from onceward.fleet.rows import TYPES
 from onceward.fleet.ship import LoggedFile, ShippedLog
 
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind in EVIDENCE.items())
 SCHEMA: Final = pa.schema([pa.field(name, TYPES[kind]) for name, kind in EVIDENCE.items()])
-ALL: Final = f"SELECT {', '.join(COLUMNS)} FROM temp.evidence"
+ALL: Final = f"SELECT {', '.join(COLUMNS)} FROM temp.{sides.VIEW}"
 BATCH: Final = 8192
 FORMAT: Final = "onceward-log"
 
@@ -58,7 +57,7 @@ class _Reader(DataSourceReader):
         """Yield what one file says."""
         log, file_id = ShippedLog(self._uri), str(partition.value)
         with closing(apsw.Connection("")) as con:  # on disk, for as long as it is open
-            con.execute(EMPTY)
+            sides.create(con)
             logged.tables(con)
             file, copies = log.file(file_id), self._copies.get(file_id, ())
             with con:  # one transaction
