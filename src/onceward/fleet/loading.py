@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,10 @@ DETACH: Final = f"DETACH DATABASE {AGENT}"
 READ_ONCE: Final = f"PRAGMA {AGENT}.cache_size = -256"
 """A file is read from begin to end: its pages are not worth memory that is cold each time."""
 ALL: Final = "seq > 0"
+FILLED: Final = "SELECT " + ", ".join(
+    f"EXISTS (SELECT 1 FROM {AGENT}._{view})" for view in VIEWS.values()
+)
+"""Which views have rows: preparing to read one costs as much as reading hundreds of its rows."""
 APART: Final = {"inbox": COPIED_INBOX, "processed": LOST_MARK}
 """The views of a differing copy that show what happened twice, and the side of their rows."""
 Named = Sequence[tuple[str, object]]
@@ -61,7 +65,7 @@ def load(con: apsw.Connection, path: str, *, apart: bool = False) -> Reading:
     try:
         with attached(con, path):
             reading = reading_of(con, path)
-            for box in APART if apart else VIEWS:
+            for box in _filled(con, APART if apart else VIEWS):
                 add(con, box, ALL, reading.file, apart=apart)
             return reading
     except Unreadable as error:
@@ -134,6 +138,12 @@ def reading_of(con: apsw.Connection, path: str) -> Reading:
         return Reading.of(path, str(told))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Unreadable(path, "foreign", f"its views say {error!r}") from error
+
+
+def _filled(con: apsw.Connection, boxes: Collection[str]) -> list[str]:
+    """Return those of *boxes* of which the attached file has rows."""
+    [found] = con.execute(FILLED).fetchall()
+    return [box for box, any_row in zip(VIEWS, found, strict=True) if any_row and box in boxes]
 
 
 def add(
