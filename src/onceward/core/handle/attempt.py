@@ -24,7 +24,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypedDict, cast
 
 from onceward.core.handle.call import CONTEXT, HandlerDeps, Suspended
 from onceward.core.handle.invoke import (
@@ -140,7 +140,7 @@ class Commits(Protocol):
         """Undo the writes of the call."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class HandlerAttempt:
     """One call of a handler, and the state of the call that the heartbeat reads."""
 
@@ -332,7 +332,15 @@ class HandlerAttempt:
         self.cancel_task = cache(cancel)  # the heartbeat calls it repeatedly
 
 
-@dataclass(eq=False)
+class CallOf(TypedDict):
+    """The fields of an attempt that all attempts of one worker share."""
+
+    deps: HandlerDeps
+    commits: HandlerCommitBatch
+    loop: Loop
+
+
+@dataclass(eq=False, kw_only=True)
 class MessageAttempt(HandlerAttempt):
     """One call with one message, which is committed with the calls of others."""
 

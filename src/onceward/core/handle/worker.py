@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from onceward.core.handle import claim
 from onceward.core.handle.attempt import (
     STOPPED,
+    CallOf,
     HandlerAttempt,
     MessageAttempt,
     Prepared,
@@ -130,7 +131,7 @@ class Worker:
             rest_for=self._delay_for,
             told=deps.hooks.emit,
         )
-        self._calls = deps, self._batch, loop
+        self._calls = CallOf(deps=deps, commits=self._batch, loop=loop)
         self._context = partial(deps.complete(Context), group=self._batch, deps=deps)
         self._types = _only_types(agent)
         self._tries_once = _tries_once(agent, deps.policy)
@@ -526,13 +527,13 @@ class Worker:
                 return self._told(leased, refused), None
             noted = partial(self._guard.keep, note=note)
         attempt = self._attempt = MessageAttempt(
-            *self._calls,
-            self._loop.started,
-            self._context(leased, ready.frame, ready.body),
-            (leased,),
-            ready.handler.rules.timeout or self._settings.handler_timeout,
-            ready,
-            noted,
+            **self._calls,
+            own_thread=self._loop.started,
+            context=self._context(leased, ready.frame, ready.body),
+            leased=(leased,),
+            limit=ready.handler.rules.timeout or self._settings.handler_timeout,
+            ready=ready,
+            noted=noted,
         )
         [settlement] = attempt.observed() if self._hooks.observers else attempt.run()
         took = attempt.took or 0.0

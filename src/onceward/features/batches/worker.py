@@ -106,7 +106,7 @@ class BatchGate:
         return None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class BatchAttempt(MessageAttempt):
     """One call with the messages of a batch, whose effects are committed together."""
 
@@ -270,14 +270,14 @@ class BatchWorker(Worker):
         """Call the handler with all bodies; return the settlement of each message, by sequence."""
         contexts = [self._context(leased, each.frame, each.body) for leased, each in ready]
         attempt = self._attempt = BatchAttempt(
-            *self._calls,
-            self._loop.started,
-            self._deps.complete(BatchContext)(
+            **self._calls,
+            own_thread=self._loop.started,
+            context=self._deps.complete(BatchContext)(
                 contexts, group=self._batch, outbox=self._deps.outbox
             ),
-            [leased for leased, _ in ready],
-            self._handler.rules.timeout or self._settings.handler_timeout,
-            ready[0][1]._replace(body=[each.body for _, each in ready]),
+            leased=[leased for leased, _ in ready],
+            limit=self._handler.rules.timeout or self._settings.handler_timeout,
+            ready=ready[0][1]._replace(body=[each.body for _, each in ready]),
             each=[each for _, each in ready],
         )
         ended = attempt.observed() if self._hooks.observers else attempt.run()

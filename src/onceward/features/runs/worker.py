@@ -247,9 +247,9 @@ class RunExecution(HandlerAttempt):
         self._db, self._outbox = deps.db, deps.outbox
         self._run = deps.complete(Run)(started, outbox=deps.outbox, holder=self)
         super().__init__(
-            deps,
-            RunCommits(self, note),
-            loop,
+            deps=deps,
+            commits=RunCommits(self, note),
+            loop=loop,
             own_thread=watched,
             context=self._run,
             leased=[each.leased for each in started.messages],
