@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from pathlib import Path
 
 WRITES = re.compile(
     r"\b(?:INSERT\s+(?:OR\s+\w+\s+)?INTO|UPDATE|DELETE\s+FROM)\s+_onceward_(\w+)", re.IGNORECASE
@@ -84,3 +85,44 @@ def test_the_core_names_no_table_of_a_feature(trees: dict[str, ast.Module]) -> N
 
     assert {"runs", "steps"} <= owned
     assert set() == found
+
+
+CREATED = re.compile(r"^CREATE TABLE _onceward_(\w+)", re.MULTILINE)
+
+
+def schemas(root: Path) -> dict[str, str]:
+    """Return the parts of the schema of an agent's file, by owner: the core or a feature."""
+    package = root / "src" / "onceward"
+    folders = [package / "core", *package.glob("features/*")]
+    files = [each / f"{each.name}.sql" for each in folders]
+    return {each.stem: each.read_text(encoding="utf-8") for each in files if each.exists()}
+
+
+def test_a_table_is_created_beside_the_module_that_writes_it(
+    trees: dict[str, ast.Module], root: Path
+) -> None:
+    """A table that a feature writes is in the file of that feature, all others in the core's."""
+    created = {owner: CREATED.findall(text) for owner, text in schemas(root).items()}
+    owners = {table: owner for owner, tables in created.items() for table in tables}
+    found = {
+        (table, owners[table], module)
+        for table, modules in writers(trees).items()
+        for module in modules
+        if table in owners and module.startswith(("core.", "features."))
+    }
+
+    assert len(found) > 30
+    assert [] == [each for each in sorted(found) if each[1] not in each[2].split(".")[:2]]
+
+
+def test_the_schema_of_a_feature_needs_the_core_only(root: Path) -> None:
+    """Its views and triggers read its own tables and the core's; the core's read no feature's."""
+    parts = schemas(root)
+    tables = {owner: set(CREATED.findall(text)) for owner, text in parts.items()}
+    every = set().union(*tables.values())
+    foreign = {
+        owner: (every & set(re.findall(r"_onceward_(\w+)", text))) - tables[owner] - tables["core"]
+        for owner, text in parts.items()
+    }
+
+    assert {owner: set() for owner in parts} == foreign
