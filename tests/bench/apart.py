@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from ctypes import c_longlong
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from statistics import median
@@ -107,6 +108,14 @@ def consumer(link: Link, awaited: Any, kind: type[Queue], where: Any, body: str)
                 queue.wait()
 
 
+def worker(link: Link, awaited: Any, kind: Any, where: Any, body: str) -> None:
+    """Run the tasks that come; the body of the other process."""
+    told = Told(link, awaited)
+    with closing(kind(where, body, ended=partial(told.more, 1))):
+        link.send("ready")
+        told_to_end(link, LONGEST)
+
+
 @contextmanager
 def _folder(folder: Path) -> Iterator[Path]:
     yield folder
@@ -120,9 +129,15 @@ class System:
     durability: str
     promise: str
     waits: str
-    putter: Callable[[Any, str], Putter]
+    kind: Callable[..., Putter]
     consumer: Callable[..., None]
     place: Callable[[Path], AbstractContextManager[Any]] = _folder
+
+    def putter(self, where: Any, body: str) -> Putter:
+        """Return the part of the process that puts messages."""
+        if self.consumer is worker:
+            return self.kind(where, body, works=False)
+        return self.kind(where, body)
 
 
 AGENTS: Final = System(
@@ -134,11 +149,13 @@ AGENTS: Final = System(
     agent,
 )
 RIVALS: Final = [
-    System(kind.name, kind.durability, kind.promise, kind.waits, kind, consumer, place)
-    for kind, place in [
-        *((kind, _folder) for kind in KINDS),
-        (on_redis.Streams, on_redis.server),
-        (nats.JetStream, nats.server),
+    System(kind.name, kind.durability, kind.promise, kind.waits, kind, body, place)
+    for kind, body, place in [
+        *((kind, consumer, _folder) for kind in KINDS),
+        (on_redis.Streams, consumer, on_redis.server),
+        (on_redis.Celery, worker, on_redis.server),
+        (on_redis.Taskiq, worker, on_redis.server),
+        (nats.JetStream, consumer, nats.server),
     ]
 ]
 
@@ -180,7 +197,7 @@ def started(system: System, plan: Plan) -> Iterator[Crew]:
     with (
         system.place(folder) as where,
         closing(system.putter(where, body)) as putter,
-        running(system.consumer, awaited, system.putter, where, body) as link,
+        running(system.consumer, awaited, system.kind, where, body) as link,
     ):
         crew = Crew(system, folder, putter, link, awaited)
         crew.move(1)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any, Final
 
 from tests.bench.crew import LONGEST
 from tests.bench.nats import await_port
-from tests.bench.rivals import BATCH, LEAST, Opened, Queue, Rival, closing
+from tests.bench.rivals import BATCH, Ended, Opened, Queue, Rival, Tasks, closing
 from tests.ports import free_port
 
 SYNCED: Final = "appendonly, appendfsync always: synced before each answer"
@@ -69,38 +69,17 @@ class Streams(Queue):
         self._redis.close()
 
 
-class _Counted:
-    """Tasks that end elsewhere: how many did, and an event once all did."""
-
-    def __init__(self) -> None:
-        self._left, self._over = 0, Event()
-
-    def expect(self, count: int) -> None:
-        """Take note of how many tasks will be sent."""
-        self._left = count
-        self._over.clear()
-
-    def ended(self) -> None:
-        """Count one task."""
-        self._left -= 1
-        if not self._left:
-            self._over.set()
-
-    def wait(self) -> None:
-        """Wait until all have ended."""
-        if not self._over.wait(LONGEST):
-            msg = f"{self._left} tasks did not end"
-            raise TimeoutError(msg)
-
-
-class Celery:
-    """A worker in a thread of this process; tasks are acknowledged after they have run."""
+class Celery(Tasks):
+    """A worker in a thread of its process; tasks are acknowledged after they have run."""
 
     name = "celery on redis"
     durability = f"{SYNCED}; acks_late"
-    promise = LEAST
+    waits = "a read that waits at the server"
 
-    def __init__(self, url: str, body: str) -> None:
+    def __init__(
+        self, url: str, body: str, *, works: bool = True, ended: Ended | None = None
+    ) -> None:
+        super().__init__(ended)
         app = importlib.import_module("celery").Celery("bench", broker=url)
         app.conf.update(
             task_acks_late=True,
@@ -108,43 +87,42 @@ class Celery:
             broker_connection_retry_on_startup=True,
             worker_hijack_root_logger=False,
         )
-        self._body, self._counted = body, _Counted()
+        self._body, ended, self._worker = body, self.ended, None
 
         @app.task(name="bench.take")  # type: ignore[untyped-decorator]
         def take(body: str) -> None:
             del body
-            self._counted.ended()
+            ended()
 
         self._task = take
-        testing = importlib.import_module("celery.contrib.testing.worker")
-        self._worker = testing.start_worker(app, perform_ping_check=False, loglevel="error")
-        self._worker.__enter__()
+        if works:
+            testing = importlib.import_module("celery.contrib.testing.worker")
+            self._worker = testing.start_worker(app, perform_ping_check=False, loglevel="error")
+            self._worker.__enter__()
 
-    def cycle(self) -> None:
-        """Send a task and wait until it has run."""
-        self.stream(1)
-
-    def stream(self, count: int) -> None:
-        """Send tasks one by one and wait until the last has run."""
-        self._counted.expect(count)
+    def put(self, count: int) -> None:
+        """Send tasks one by one."""
         for _ in range(count):
             self._task.delay(self._body)
-        self._counted.wait()
 
     def close(self) -> None:
         """Stop the worker."""
-        self._worker.__exit__(None, None, None)
+        if self._worker is not None:
+            self._worker.__exit__(None, None, None)
 
 
-class Taskiq:
+class Taskiq(Tasks):
     """Broker on a stream and receiver on a loop in a thread; acknowledged after they have run."""
 
     name = "taskiq on redis"
     durability = SYNCED
-    promise = LEAST
+    waits = "a read that waits at the server"
 
-    def __init__(self, url: str, body: str) -> None:
-        self._body, self._counted, self._loop = body, _Counted(), asyncio.new_event_loop()
+    def __init__(
+        self, url: str, body: str, *, works: bool = True, ended: Ended | None = None
+    ) -> None:
+        super().__init__(ended)
+        self._body, self._works, self._loop = body, works, asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._run(self._open(url))
@@ -155,26 +133,22 @@ class Taskiq:
     async def _open(self, url: str) -> None:
         self._broker = importlib.import_module("taskiq_redis").RedisStreamBroker(url)
         receiving = importlib.import_module("taskiq.api").run_receiver_task
+        ended, self._receiver = self.ended, None
 
         @self._broker.task(task_name="bench.take")  # type: ignore[untyped-decorator]
         async def take(body: str) -> None:
             del body
-            self._counted.ended()
+            ended()
 
         self._task = take
         await self._broker.startup()
-        self._receiver = asyncio.create_task(receiving(self._broker))
+        if self._works:
+            self._receiver = asyncio.create_task(receiving(self._broker))
 
-    def cycle(self) -> None:
-        """Send a task and wait until it has run."""
-        self.stream(1)
-
-    def stream(self, count: int) -> None:
-        """Send tasks a hundred at a time and wait until the last has run."""
-        self._counted.expect(count)
+    def put(self, count: int) -> None:
+        """Send tasks a hundred at a time."""
         for first in range(0, count, BATCH):
             self._run(self._send(min(BATCH, count - first)))
-        self._counted.wait()
 
     async def _send(self, count: int) -> None:
         await asyncio.gather(*(self._task.kiq(self._body) for _ in range(count)))
@@ -187,8 +161,9 @@ class Taskiq:
         self._loop.close()
 
     async def _stop(self) -> None:
-        self._receiver.cancel()
-        await asyncio.gather(self._receiver, return_exceptions=True)
+        if self._receiver is not None:
+            self._receiver.cancel()
+            await asyncio.gather(self._receiver, return_exceptions=True)
         await self._broker.shutdown()
 
 

@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any, Final, Protocol
+
+from tests.bench.crew import LONGEST
 
 TABLE: Final = """
 CREATE TABLE IF NOT EXISTS queue (
@@ -102,6 +105,50 @@ class Queue(ABC):
     def _taken(self, count: int) -> None:
         while count:
             count -= self.take(min(BATCH, count))
+
+
+Ended = Callable[[], None]
+"""Called at the end of each task."""
+
+
+class Tasks(ABC):
+    """A system whose workers call a function for each message, in this process or another one."""
+
+    name: str
+    durability: str
+    promise: str = LEAST
+    waits: str
+    """How a worker in another process learns of a message."""
+
+    def __init__(self, ended: Ended | None = None) -> None:
+        self._left, self._over = 0, Event()
+        self.ended: Ended = self._count if ended is None else ended
+
+    @abstractmethod
+    def put(self, count: int) -> None:
+        """Send *count* tasks."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the worker."""
+
+    def cycle(self) -> None:
+        """Send a task and wait until it has run."""
+        self.stream(1)
+
+    def stream(self, count: int) -> None:
+        """Send tasks and wait until the last has run."""
+        self._left = count
+        self._over.clear()
+        self.put(count)
+        if not self._over.wait(LONGEST):
+            msg = f"{self._left} tasks did not end"
+            raise TimeoutError(msg)
+
+    def _count(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._over.set()
 
 
 class Sqlite3(Queue):

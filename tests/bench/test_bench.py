@@ -52,11 +52,11 @@ COMPARED = {"send", "send-many", "group", "deliver"}
 RATES = ("rate", "raw_rate", "ratio")
 SHARED = {
     "sqlite3 by hand", "litequeue", "persist-queue", "huey", "honker", "redis streams by hand",
-    "NATS JetStream",
+    "NATS JetStream", "celery on redis", "taskiq on redis",
 }  # fmt: skip
 """Queues that are measured in two processes too."""
 PEERS = {
-    "peers": SHARED | {"onceward", "DBOS on SQLite", "celery on redis", "taskiq on redis"},
+    "peers": SHARED | {"onceward", "DBOS on SQLite"},
     "peers-apart": SHARED | {"two agents in two processes"},
 }
 COMMITS = {
