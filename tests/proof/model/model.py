@@ -45,7 +45,7 @@ def steps(state: State, rules: Rules) -> Iterator[Step]:
     """Yield every transition from a state with its name; arguments follow after a blank."""
     folds = foldable(rules)
     for name, after in _all(state, rules):
-        seen = after if rules.delays else _unobserved(after)
+        seen = after if rules.delays or not after.sender.left else _unobserved(after)
         yield name, renamed(folded(state, seen) if folds else seen)
 
 

@@ -7,6 +7,7 @@ same, the next, or the greater: both are renamed, so that there are few states.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 NOBODY: Final = -1
@@ -212,15 +213,9 @@ def renamed(state: State) -> State:
         named.add(state.answer.place.epoch)
     receiver = _receiver_needs(state.receiver, named)
     saved = state.saved and _receiver_needs(state.saved, named)
-    new = _names(
-        [
-            place
-            for place in (*_places(sender, receiver, state.late, saved), _answered_at(state))
-            if place.epoch != NOBODY
-        ]
-    )
-    if all(place == name for place, name in new.items()):  # most steps change no place
-        return state._replace(sender=sender, receiver=receiver, saved=saved)
+    new = _names((*_places(sender, receiver, state.late, saved), _answered_at(state)))
+    if not new:  # most steps change no place
+        return with_parts(state, sender, receiver, state.late, saved)
     late = state.late and state.late._replace(
         **_at(state.late, new), relies_on=_new(state.late.relies_on, new)
     )
@@ -239,6 +234,13 @@ def renamed(state: State) -> State:
 
 def _answered_at(state: State) -> Place:
     return NOWHERE if state.answer is None else state.answer.place
+
+
+def with_parts(
+    state: State, sender: Sender, receiver: Receiver, late: Parcel | None, saved: Receiver | None
+) -> State:
+    """Return the state with these parts; it takes half as long as ``_replace``."""
+    return State(sender, receiver, late, saved, state.answer, state.backups, state.wrong)
 
 
 def _places(
@@ -282,13 +284,17 @@ def _receiver_needs(receiver: Receiver, named: set[int]) -> Receiver:
     return receiver if receiver.relied.epoch in named else receiver._replace(relied=NOWHERE)
 
 
-def _names(places: list[Place]) -> dict[Place, Place]:
+@lru_cache(maxsize=1 << 16)  # millions of states have thousands of lists of places
+def _names(every: tuple[Place, ...]) -> dict[Place, Place]:
+    """Return a small name of each place; none where all have theirs."""
+    places = [place for place in every if place.epoch != NOBODY]
     epochs = {epoch: name for name, epoch in enumerate(sorted({place.epoch for place in places}))}
     near = {
         epoch: _nearer([place.number for place in places if place.epoch == epoch])
         for epoch in epochs
     }
-    return {place: Place(epochs[place.epoch], near[place.epoch][place.number]) for place in places}
+    new = {place: Place(epochs[place.epoch], near[place.epoch][place.number]) for place in places}
+    return new if any(place != name for place, name in new.items()) else {}
 
 
 def _new(place: Place, new: dict[Place, Place]) -> Place:
