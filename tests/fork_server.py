@@ -50,7 +50,6 @@ def main() -> None:
         _import(name)
     gc.collect()
     gc.freeze()
-    gc.unfreeze = _stay_frozen
     _run(_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
@@ -156,10 +155,6 @@ def _keep_libraries() -> None:
     names = [name for name in sys.modules if name.partition(".")[0] not in ours]
     kept = [sys.modules.pop(name) for name in names]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-
-
-def _stay_frozen() -> None:
-    """Let no collection look at what the server holds, all of which is alive."""
 
 
 def _python_path() -> list[str]:

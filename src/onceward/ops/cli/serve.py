@@ -74,7 +74,12 @@ def _tell_trouble(box: Postbox) -> None:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """For a block, run the cyclic collector rarely, and never on objects that exist now."""
+    """
+    For a block, run the cyclic collector rarely, and never on objects that exist now.
+
+    They stay frozen after it: ``gc.unfreeze`` would let the end of the process, or the program that
+    runs a command within its own, look at each of them again.
+    """
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -83,7 +88,6 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def _told(box: Postbox, moved: int | None, name: str | None) -> dict[str, Any]:
