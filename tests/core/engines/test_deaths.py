@@ -16,7 +16,7 @@ from onceward.core.rows import lanes
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import lane_reaper
 from onceward.errors import InvalidArgument
-from onceward.file import file_checks
+from onceward.file import file_checks, in_flight
 from onceward.file.in_flight import NOTE, CallRecords
 from onceward.file.transaction import StoreTransaction
 
@@ -291,3 +291,27 @@ def test_a_child_leaves_the_records_of_its_parent(tmp_path: Path) -> None:
 
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert [True] == [each.lives for each in other._records()]
+
+
+def test_claims_do_not_each_ask_whether_a_process_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The system is asked once in a while: it takes as long as a claim, while writers wait.
+
+    A process that frees its lock without its record has died, whenever it was asked for last.
+    """
+    file, asked = stored(tmp_path, 1), list[str]()
+    monkeypatch.setattr(in_flight, "is_dead", asked.append)
+    monkeypatch.setattr(in_flight, "ALIVE_FOR", 60.0)
+    with Postbox(file, agent="worker", start=False) as box, closing(CallRecords(file)) as other:
+        box._db.in_flight.enter(file_checks.owner_name(), "reader", 1000)
+        owner = file_checks.owner_name()
+        other.enter(owner, "call", 1000)
+        for _ in range(5):
+            box._db.write(recovery.take_over)
+
+        assert [owner] == asked
+        other.abandon()
+        assert [owner] == [each.owner for each in box._db.in_flight.dead()]
+        assert [owner] == asked
