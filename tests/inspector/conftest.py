@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +53,23 @@ def site(web: TestClient) -> Site:
 @pytest.fixture
 def web(home: Home) -> Iterator[TestClient]:
     """Return a client of the inspector of the home, all of whose files have been read."""
-    made = app([home.path], clock=home.clock)
-    made.state.site.refresher.refresh()
-    client = TestClient(made, base_url=BASE, raise_server_exceptions=True)
+    with inspected(home) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def shown(made: Home) -> Iterator[TestClient]:
+    """Return a client of the inspector of the lively home itself, for tests that change nothing."""
+    with inspected(made) as client:
+        yield client
+
+
+@contextmanager
+def inspected(home: Home) -> Iterator[TestClient]:
+    """Serve the pages of a home for a block, and yield a client of them."""
+    served = app([home.path], clock=home.clock)
+    served.state.site.refresher.refresh()
+    client = TestClient(served, base_url=BASE, raise_server_exceptions=True)
     yield client
     client.close()
-    made.state.site.refresher.stop()
+    served.state.site.refresher.stop()

@@ -78,9 +78,9 @@ def text(web: TestClient, address: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_answers(web: TestClient, home: Home, page: str) -> None:
+def test_a_page_answers(shown: TestClient, made: Home, page: str) -> None:
     """With 200, as HTML, under a policy that allows no inline script or style."""
-    answer = web.get(page.format(**home.ids))
+    answer = shown.get(page.format(**made.ids))
     policy = answer.headers["content-security-policy"]
 
     assert (200, "text/html; charset=utf-8") == (
@@ -92,9 +92,9 @@ def test_a_page_answers(web: TestClient, home: Home, page: str) -> None:
     assert [] == re.findall(r"<script>|<style|<[^>]*\s(?:style|on\w+)=", answer.text)
 
 
-def test_the_home_says_what_is_wrong(web: TestClient) -> None:
+def test_the_home_says_what_is_wrong(shown: TestClient) -> None:
     """Backlogs, failing lanes, open breakers and dead letters stand with their agents."""
-    found = text(web, "/")
+    found = text(shown, "/")
 
     assert "billing dead letters failing" in found
     assert "shop breaker open dead letters" in found
@@ -134,32 +134,34 @@ def test_a_paused_agent_shows_the_lanes_that_wait(home: Home) -> None:
     assert re.search(r"order-\d shop ready 0", found)
 
 
-def test_a_type_is_the_same_filter_on_every_page(web: TestClient) -> None:
+def test_a_type_is_the_same_filter_on_every_page(shown: TestClient) -> None:
     """The whole type: a part of one fits nothing; the page suggests those that there are."""
-    whole, part = text(web, "/dead?q=type:invoice.created"), text(web, "/dead?q=type:invoice")
-    listed = text(web, "/agents/billing/messages?box=dead&q=type:invoice")
+    whole, part = text(shown, "/dead?q=type:invoice.created"), text(shown, "/dead?q=type:invoice")
+    listed = text(shown, "/agents/billing/messages?box=dead&q=type:invoice")
 
     assert "3 in 1 groups" in whole
     assert "No dead letter fits" in part
     assert "No message fits" in listed
-    assert '<option value="type:invoice.created">' in web.get("/dead").text
+    assert '<option value="type:invoice.created">' in shown.get("/dead").text
 
 
-def test_agents_are_filtered_and_sorted(web: TestClient) -> None:
+def test_agents_are_filtered_and_sorted(shown: TestClient) -> None:
     """By a part of the name, by trouble, which is the order by default, and by any column."""
     names = re.compile(r'class="row" href="/agents/([^"]*)"')
 
-    assert ["shop", "billing", "mailer"] == names.findall(web.get("/?show=trouble").text)
-    assert ["billing", "mailer", "shop"] == names.findall(web.get("/?show=trouble&sort=agent").text)
-    assert ["ledger", "mailer"] == names.findall(web.get("/?q=led").text) + names.findall(
-        web.get("/?q=ail").text
+    assert ["shop", "billing", "mailer"] == names.findall(shown.get("/?show=trouble").text)
+    assert ["billing", "mailer", "shop"] == names.findall(
+        shown.get("/?show=trouble&sort=agent").text
     )
-    assert "mailer" == names.findall(web.get("/?sort=in").text)[0]
+    assert ["ledger", "mailer"] == names.findall(shown.get("/?q=led").text) + names.findall(
+        shown.get("/?q=ail").text
+    )
+    assert "mailer" == names.findall(shown.get("/?sort=in").text)[0]
 
 
-def test_an_agent_shows_lanes_peers_runs_and_limits(web: TestClient) -> None:
+def test_an_agent_shows_lanes_peers_runs_and_limits(shown: TestClient) -> None:
     """What is held and why, with the holder of each lease."""
-    billing, shop, coder = (text(web, f"/agents/{name}") for name in ("billing", "shop", "coder"))
+    billing, shop, coder = (text(shown, f"/agents/{name}") for name in ("billing", "shop", "coder"))
 
     assert re.search(r"refunds shop waiting 4 ", billing)
     assert "warehouse open" in shop
@@ -169,19 +171,19 @@ def test_an_agent_shows_lanes_peers_runs_and_limits(web: TestClient) -> None:
     assert 2 == len(re.findall(r"chat done followup", coder))
 
 
-def test_an_agent_shows_schedules(web: TestClient) -> None:
+def test_an_agent_shows_schedules(shown: TestClient) -> None:
     """When each sends next, and why one cannot; that is trouble of the home, too."""
-    shop = text(web, "/agents/shop")
+    shop = text(shown, "/agents/shop")
 
     assert re.search(r"nightly 30 2 \* \* \* Europe/Zurich billing in \d+ (min|h) 0", shop)
     assert "stocktaking every 7 d warehouse in 7 d 0 OutboxLimit: 1000000 messages wait" in shop
     assert "weekly every 7 d billing paused 0" in shop
-    assert "shop breaker open dead letters schedule failing" in text(web, "/")
+    assert "shop breaker open dead letters schedule failing" in text(shown, "/")
 
 
-def test_an_agent_shows_the_readers_of_its_mailboxes(web: TestClient) -> None:
+def test_an_agent_shows_the_readers_of_its_mailboxes(shown: TestClient) -> None:
     """How far each has come: the number in the inbox of the message that it passed last."""
-    coder = text(web, "/agents/coder")
+    coder = text(shown, "/agents/coder")
 
     assert re.search(r"board tickets cursor 3 of 4 \d+ min", coder)
     assert re.search(r"team tickets lease 3 of 4 \d+ min", coder)
@@ -202,9 +204,9 @@ def test_a_lane_says_why_it_waits_and_by_which_process_it_is_held(
     assert "the bank answered 503" in billing_page
 
 
-def test_a_journey_goes_over_both_files(web: TestClient, home: Home) -> None:
+def test_a_journey_goes_over_both_files(shown: TestClient, made: Home) -> None:
     """From the commit at the sender to the receipt, with replies and consequences."""
-    page = text(web, f"/agents/shop/messages/{home.ids['order']}")
+    page = text(shown, f"/agents/shop/messages/{made.ids['order']}")
     order = [page.index(word) for word in ("committed shop", "accepted billing", "handled billing")]
 
     assert sorted(order) == order
@@ -213,32 +215,34 @@ def test_a_journey_goes_over_both_files(web: TestClient, home: Home) -> None:
     assert "invoice.paid billing → shop order-7 processed" in page
 
 
-def test_a_journey_is_the_same_from_either_side(web: TestClient, home: Home) -> None:
+def test_a_journey_is_the_same_from_either_side(shown: TestClient, made: Home) -> None:
     """The page of the message in the recipient's file tells the same steps."""
     steps = re.compile(r'<ol class="steps">.*?</ol>', re.DOTALL)
-    pages = [web.get(f"/agents/{key}/messages/{home.ids['order']}") for key in ("shop", "billing")]
+    pages = [
+        shown.get(f"/agents/{key}/messages/{made.ids['order']}") for key in ("shop", "billing")
+    ]
 
     assert steps.findall(pages[0].text) == steps.findall(pages[1].text)
 
 
-def test_a_journey_tells_attempts_and_their_errors(web: TestClient, home: Home) -> None:
+def test_a_journey_tells_attempts_and_their_errors(shown: TestClient, made: Home) -> None:
     """A message that fails shows each attempt, and for what it waits."""
-    page = text(web, f"/agents/shop/messages/{home.ids['failing']}")
+    page = text(shown, f"/agents/shop/messages/{made.ids['failing']}")
 
     assert "tried, attempt 3 billing last error: the bank answered 503" in page
     assert "waits to be handled billing attempt 4 failed" in page
 
 
-def test_a_dead_message_tells_why(web: TestClient, home: Home) -> None:
+def test_a_dead_message_tells_why(shown: TestClient, made: Home) -> None:
     """The reason and the error stand in the journey, from the recipient's file."""
-    page = text(web, f"/agents/shop/messages/{home.ids['rejected']}")
+    page = text(shown, f"/agents/shop/messages/{made.ids['rejected']}")
 
     assert "dead letter billing rejected: negative amount" in page
 
 
-def test_a_held_message_says_by_what(web: TestClient, home: Home) -> None:
+def test_a_held_message_says_by_what(shown: TestClient, made: Home) -> None:
     """A message that has not left says for what it waits."""
-    found = text(web, f"/agents/shop/messages/{home.ids['late']}")
+    found = text(shown, f"/agents/shop/messages/{made.ids['late']}")
 
     assert "not before shop delayed" in found
 
@@ -254,9 +258,9 @@ def test_a_journey_without_the_other_file(home: Home) -> None:
     assert "receipt shop" in page
 
 
-def test_a_conversation_is_drawn_from_all_files(web: TestClient, home: Home) -> None:
+def test_a_conversation_is_drawn_from_all_files(shown: TestClient, made: Home) -> None:
     """Four agents, each message once, each arrow a link."""
-    page = web.get(f"/agents/shop/conversations/{home.ids['order']}").text
+    page = shown.get(f"/agents/shop/conversations/{made.ids['order']}").text
     arrows = re.findall(r'aria-label="([a-z.]+) from (\w+) to (\w+), (\w+)"', page)
 
     assert [
@@ -267,9 +271,9 @@ def test_a_conversation_is_drawn_from_all_files(web: TestClient, home: Home) -> 
     ] == arrows
 
 
-def test_bodies_are_text_and_secrets_are_hidden(web: TestClient, home: Home) -> None:
+def test_bodies_are_text_and_secrets_are_hidden(shown: TestClient, made: Home) -> None:
     """HTML in a body is shown, not run; neither a token nor a card's number is shown."""
-    page = web.get(f"/agents/shop/messages/{home.ids['order']}").text
+    page = shown.get(f"/agents/shop/messages/{made.ids['order']}").text
 
     assert EVIL not in page
     assert "&lt;script&gt;alert(" in page
@@ -361,11 +365,11 @@ def test_a_pattern_hides_more(home: Home) -> None:
     assert "/messages/" not in sought[0]
 
 
-def test_messages_are_filtered_and_paged(web: TestClient) -> None:
+def test_messages_are_filtered_and_paged(shown: TestClient) -> None:
     """A page goes on where the last one ended, and its address holds every condition."""
-    first = web.get("/agents/shop/messages?q=type:invoice.*").text
+    first = shown.get("/agents/shop/messages?q=type:invoice.*").text
     [older] = re.findall(r'rel="next" href="([^"]*)"', first)
-    second = web.get(older.replace("&amp;", "&")).text
+    second = shown.get(older.replace("&amp;", "&")).text
     rows = re.compile(r'class="row" href="[^"]*/([^"/]+)"')
     ids = rows.findall(first) + rows.findall(second)
 
@@ -374,42 +378,42 @@ def test_messages_are_filtered_and_paged(web: TestClient) -> None:
     assert 70 == len(ids)
 
 
-def test_dead_letters_of_all_agents_are_grouped(web: TestClient) -> None:
+def test_dead_letters_of_all_agents_are_grouped(shown: TestClient) -> None:
     """By agent, reason and type, with a link to the letters."""
-    assert re.search(r"billing rejected invoice.created 3 .* negative amount", text(web, "/dead"))
-    assert "box=dead&amp;q=reason%3Arejected+type%3Ainvoice.created" in web.get("/dead").text
+    assert re.search(r"billing rejected invoice.created 3 .* negative amount", text(shown, "/dead"))
+    assert "box=dead&amp;q=reason%3Arejected+type%3Ainvoice.created" in shown.get("/dead").text
 
 
 @pytest.mark.parametrize(
     ("asked", "found"),
     [("bill", ["/agents/billing"]), ("ada@", ["/agents/mailer/messages/"]), ("mail.wanted", [])],
 )
-def test_search_finds_agents_and_bodies(web: TestClient, asked: str, found: list[str]) -> None:
+def test_search_finds_agents_and_bodies(shown: TestClient, asked: str, found: list[str]) -> None:
     """Agents by a part of their name, messages by the text of their bodies, not by their type."""
-    page = web.get("/search", params={"q": asked}).text
+    page = shown.get("/search", params={"q": asked}).text
 
     assert found == re.findall(r'class="row" href="(/agents/[^/"]*(?:/messages/)?)', page)[:1]
 
 
-def test_search_finds_a_message_by_the_beginning_of_its_id(web: TestClient, home: Home) -> None:
+def test_search_finds_a_message_by_the_beginning_of_its_id(shown: TestClient, made: Home) -> None:
     """In every file that has it."""
-    page = web.get("/search", params={"q": home.ids["order"][:-3]}).text
+    page = shown.get("/search", params={"q": made.ids["order"][:-3]}).text
 
     assert {"shop", "billing"} == set(
-        re.findall(rf'href="/agents/(\w+)/messages/{home.ids["order"]}"', page)
+        re.findall(rf'href="/agents/(\w+)/messages/{made.ids["order"]}"', page)
     )
 
 
-def test_a_held_message_says_so_in_the_list(web: TestClient) -> None:
+def test_a_held_message_says_so_in_the_list(shown: TestClient) -> None:
     """A message that waits for room says for which."""
-    assert "held by limit:session:imports" in text(web, "/agents/shop/messages?q=peer:warehouse")
+    assert "held by limit:session:imports" in text(shown, "/agents/shop/messages?q=peer:warehouse")
 
 
-def test_what_is_not_there_is_said(web: TestClient) -> None:
+def test_what_is_not_there_is_said(shown: TestClient) -> None:
     """A page of nothing is a 404 with a way back."""
     for address in ("/agents/none", "/agents/shop/messages/none", "/nowhere",
                     "/agents/shop/messages?box=x"):  # fmt: skip
-        answer = web.get(address)
+        answer = shown.get(address)
         assert (404, True) == (answer.status_code, "All agents" in answer.text)
 
 
@@ -552,15 +556,15 @@ def test_the_report_of_a_fleet_is_shown_as_it_was_written(web: TestClient, home:
     assert "sandbox" in content.headers["content-security-policy"]
 
 
-def test_attempts_have_their_traces(web: TestClient, home: Home) -> None:
+def test_attempts_have_their_traces(shown: TestClient, made: Home) -> None:
     """Each failed one with its time, its worker, its error and a trace that opens."""
-    page = web.get(f"/agents/billing/messages/{home.ids['failing']}").text
+    page = shown.get(f"/agents/billing/messages/{made.ids['failing']}").text
     attempts = page.partition('id="attempts"')[2].partition("</section>")[0]
 
     assert 4 == attempts.count("<summary>the bank answered 503 Service Unavailable</summary>")
     assert "in refund" in attempts
     assert "pid " in attempts
-    assert 'id="attempts"' not in web.get(f"/agents/shop/messages/{home.ids['order']}").text
+    assert 'id="attempts"' not in shown.get(f"/agents/shop/messages/{made.ids['order']}").text
 
 
 def test_a_body_is_a_tree_and_a_text(web: TestClient, home: Home) -> None:
@@ -650,13 +654,13 @@ def test_a_list_shows_the_beginning_of_bodies(web: TestClient, home: Home) -> No
     assert "(5.1 kB)" in page
 
 
-def test_state_dead_is_the_box_of_dead_letters(web: TestClient) -> None:
+def test_state_dead_is_the_box_of_dead_letters(shown: TestClient) -> None:
     """Whatever box the address names; a wrong word says which there are."""
-    page = web.get("/agents/billing/messages?box=inbox&q=state:dead+type:invoice.*").text
+    page = shown.get("/agents/billing/messages?box=inbox&q=state:dead+type:invoice.*").text
 
     assert 3 == page.count("data-drawer")
-    assert "there is no filter typ here" in text(web, "/agents/billing/messages?q=typ:x")
-    assert "there is no filter peer here" in text(web, "/dead?q=peer:x")
+    assert "there is no filter typ here" in text(shown, "/agents/billing/messages?q=typ:x")
+    assert "there is no filter peer here" in text(shown, "/dead?q=peer:x")
 
 
 def test_a_list_begins_and_ends_at_moments(web: TestClient, home: Home) -> None:
@@ -676,9 +680,9 @@ def test_a_list_begins_and_ends_at_moments(web: TestClient, home: Home) -> None:
     assert [each for (each,) in wanted] == re.findall(r'class="row" href="[^"]*/([^"/]+)"', page)
 
 
-def test_a_search_shows_where_the_text_stands(web: TestClient) -> None:
+def test_a_search_shows_where_the_text_stands(shown: TestClient) -> None:
     """The text is marked in what stands around it."""
-    page = web.get("/search?q=ada@example").text
+    page = shown.get("/search?q=ada@example").text
 
     assert "&#34;to&#34;: &#34;<mark>ada@example</mark>.org&#34;" in page
 

@@ -147,18 +147,18 @@ def test_links_are_rates_of_the_last_hour(tmp_path: Path) -> None:
     assert [("c", SAMPLE)] == [(each.peer, round(each.sent)) for each in many]
 
 
-def test_the_topology_shows_what_does_not_arrive(web: TestClient) -> None:
+def test_the_topology_shows_what_does_not_arrive(shown: TestClient) -> None:
     """First in the table, red in the drawing; an agent links to what is around it."""
-    page = web.get("/topology").text
+    page = shown.get("/topology").text
     first = re.findall(r"<tr>(.*?)</tr>", page.partition('id="flows"')[2], re.DOTALL)[1]
-    around = web.get("/topology?agent=ledger").text
+    around = shown.get("/topology?agent=ledger").text
 
     assert "warehouse" in first
     assert "connection refused" in first
     assert 1 == page.count('<g class="act"')
     assert "shop" not in re.findall(r'class="name">(\w+)<', around)
     assert ["billing", "ledger"] == sorted(re.findall(r'class="name">(\w+)<', around))
-    assert '"/topology?agent=billing"' in web.get("/agents/billing").text
+    assert '"/topology?agent=billing"' in shown.get("/agents/billing").text
 
 
 def test_many_agents_are_a_table(home: Home) -> None:
@@ -178,15 +178,15 @@ def test_many_agents_are_a_table(home: Home) -> None:
     assert page.index("connection refused") < page.index("agent-07")
 
 
-def test_schedules_stand_by_what_a_person_has_to_do(web: TestClient) -> None:
+def test_schedules_stand_by_what_a_person_has_to_do(shown: TestClient) -> None:
     """The one that cannot send first, with its error; filters are by state and by name."""
-    page = web.get("/schedules").text
+    page = shown.get("/schedules").text
     found = re.findall(r'/schedules/(\w+)">', page)
 
     assert ["stocktaking", "nightly", "weekly"] == found
     assert "OutboxLimit: 1000000 messages wait" in page
-    assert ["weekly"] == re.findall(r'/schedules/(\w+)">', web.get("/schedules?show=paused").text)
-    assert [] == re.findall(r'/schedules/(\w+)">', web.get("/schedules?q=billing").text)
+    assert ["weekly"] == re.findall(r'/schedules/(\w+)">', shown.get("/schedules?show=paused").text)
+    assert [] == re.findall(r'/schedules/(\w+)">', shown.get("/schedules?q=billing").text)
 
 
 def test_a_schedule_has_next_past_and_missed_dates(home: Home) -> None:
@@ -216,9 +216,9 @@ def test_a_schedule_has_next_past_and_missed_dates(home: Home) -> None:
     assert 404 == client.get("/agents/shop/schedules/none").status_code
 
 
-def test_channels_have_members_and_mailboxes_have_readers(web: TestClient) -> None:
+def test_channels_have_members_and_mailboxes_have_readers(shown: TestClient) -> None:
     """With the state of a channel, and how far each reader is."""
-    page, one = web.get("/channels").text, web.get("/channels/news").text
+    page, one = shown.get("/channels").text, shown.get("/channels/news").text
 
     assert re.search(r"/channels/news.*?>3<", page)
     assert '<span class="badge bad">paused</span>' in page
@@ -226,8 +226,8 @@ def test_channels_have_members_and_mailboxes_have_readers(web: TestClient) -> No
     assert ["billing", "ledger", "shop"] == sorted(
         set(re.findall(r'class="row" href="/agents/(\w+)"', one))
     )
-    assert 404 == web.get("/channels/none").status_code
-    paused = web.get("/channels/repairs").text
+    assert 404 == shown.get("/channels/none").status_code
+    paused = shown.get("/channels/repairs").text
     assert "onceward channel resume repairs --agent shop" in paused
 
 
