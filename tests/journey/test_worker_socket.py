@@ -64,6 +64,9 @@ worker_socket.decode_parcel = lambda text: threading.Event().wait()
 OF_ANOTHER_USER = """
 worker_wire.other_end = lambda sock: (os.getpid(), os.geteuid() + 1)
 """
+FORKED = """if not os.fork():
+        signal.pause()
+"""
 SENDER = """
 import os, signal, sys
 from onceward import Postbox
@@ -124,6 +127,9 @@ def pushed(monkeypatch: pytest.MonkeyPatch) -> Pushed:
     """Return the parcels with messages that this process pushes to workers, with the answers."""
     found: Pushed = []
     push = connections.push
+    connections.close_idle()
+    monkeypatch.setattr(connections, "_known", {})
+    monkeypatch.setattr(connections, "_processes", {})
 
     def noted(key: Any, parcel: Parcel, patience: float) -> Answer | None:
         answer = push(key, parcel, patience)
@@ -271,8 +277,8 @@ def test_a_part_of_a_parcel_is_dropped(home: Path, pushed: Pushed) -> None:
     """A sender that dies while it writes leaves nothing, and holds no other one."""
     with worker(home), shop_of(home) as shop:
         send(shop, 1)
-        address, _ = connections._known[key_of(home)]
-        dying = worker_connections.WorkerConnection(address)
+        [process] = connections._processes.values()
+        dying = worker_connections.WorkerConnection(process.address)
         dying._socket.sendall(worker_wire.REQUEST.pack(worker_wire.MARK, 100, 1, 0, 0))
         send(shop, 2)
         dying.close()
@@ -314,6 +320,25 @@ def test_the_names_of_a_dead_worker_are_removed(home: Path, pushed: Pushed) -> N
     assert [] == left
     assert [False, True] == through(pushed)
     assert [1, 2] == effects(home)
+
+
+def test_a_child_of_a_dead_worker_does_not_keep_its_socket(home: Path, pushed: Pushed) -> None:
+    """A sender learns at once that the parent has ended, although a forked child lives."""
+    program = WORKER.format(plant="").replace('print("ready"', FORKED + '    print("ready"')
+    with (
+        Child([*PYTHON, "-c", program, home / "billing.db"], "stdin", "stdout") as parent,
+        shop_of(home) as shop,
+    ):
+        assert "ready" == parent.hear()
+        send(shop, 1)
+        parent.kill()
+        parent.wait()
+        sent = [shop.send("billing", n) for n in (2, 3)]
+        until(lambda: all(shop.state(each) == "sent" for each in sent))
+        left = names(home)
+
+    assert [True, False] == through(pushed)[:2]
+    assert [] == left
 
 
 def test_a_worker_that_ends_removes_its_link(home: Path) -> None:
@@ -437,7 +462,7 @@ def test_an_interrupted_push_is_not_answered_by_the_next_one(
         patch.setattr(worker_connections.WorkerConnection, "_read", interrupted)
         with pytest.raises(KeyboardInterrupt):
             there.push(key_of(home), parcel, 60.0)
-        idle = [each for some in there._idle.values() for each in some]
+        idle = [each for some in there._processes.values() for each in some.idle]
         patch.setattr(worker_connections.WorkerConnection, "_read", read)
         answer = there.push(key_of(home), parcel, 60.0)
         there.close_idle()

@@ -19,7 +19,7 @@ BUDGET = {
     "file": 4_340,  # the verbs that delete ended rows, from core
     "message": 3_650,  # retry policies as text; Tuning; hints
     "api": 2_020,  # states of peers; contexts; handlers that send to themselves
-    "transports": 3_570,  # parcels through the socket of the process with a worker
+    "transports": 3_610,  # parcels through the socket of the process with a worker
     "ops": 10_930,  # a word of the shell for each hint; channel delete
     "fleet": 6_490,  # messages judged in a quarter less time: tables by side, lanes by columns
     "testing": 1_950,

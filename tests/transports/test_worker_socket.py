@@ -15,12 +15,17 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, Postbox
+from onceward.core.run.threads import engine_threads
 from onceward.file.database import Database
 from onceward.file.file_checks import file_key
 from onceward.file.notify import folder_of
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt
 from onceward.transports import worker_connections, worker_socket, worker_wire
-from onceward.transports.worker_connections import WorkerConnection, WorkerConnections
+from onceward.transports.worker_connections import (
+    WorkerConnection,
+    WorkerConnections,
+    WorkerProcess,
+)
 
 PATIENCE = 60.0
 Key = tuple[int, int]
@@ -149,7 +154,7 @@ def test_a_parcel_for_another_agent_goes_into_the_file(
     """There it is refused with its reason; the connection takes the next parcel."""
     assert there.push(key_of(box), parcel(recipient="other"), PATIENCE) is None
     assert there.push(key_of(box), parcel(), PATIENCE) is not None
-    assert 1 == len(there._all)
+    assert [1] == [len(each.idle) for each in there._processes.values()]
 
 
 def test_a_process_without_a_worker_of_the_file_says_so(
@@ -157,13 +162,15 @@ def test_a_process_without_a_worker_of_the_file_says_so(
 ) -> None:
     """It accepts nothing for it, and the sender looks for another process later."""
     device, inode = key_of(box)
-    there._known[device, inode + 1] = address(box), 0.0
+    process = there._processes[""] = WorkerProcess(address(box))
+    there._known[device, inode + 1] = process, 0.0
     with Postbox(tmp_path / "idle.db", agent="idle") as idle:
-        there._known[key_of(idle)] = address(box), 0.0
+        there._known[key_of(idle)] = process, 0.0
 
         assert there.push((device, inode + 1), parcel(), PATIENCE) is None
         assert there.push(key_of(idle), parcel(recipient="idle"), PATIENCE) is None
-        assert ["", ""] == [there._known[key][0] for key in ((device, inode + 1), key_of(idle))]
+        assert there._known[device, inode + 1][0] is None
+        assert there._known[key_of(idle)][0] is None
 
 
 def test_no_connection_is_made_while_no_worker_is_found(
@@ -230,6 +237,7 @@ def test_a_process_without_descriptors_ends_the_connection(
 ) -> None:
     """It does not leave the sender in its queue, and takes the next one when it can."""
     listening = served(box._db)
+    monkeypatch.setattr(worker_connections, "REST", 0.0)
 
     class Full(socket.socket):
         left = 1
@@ -276,6 +284,24 @@ def test_a_bad_request_ends_its_connection(
     assert there.push(key_of(box), parcel(), PATIENCE) is not None
 
 
+def test_a_thread_that_finds_a_parcel_read_by_another_one_changes_nothing() -> None:
+    """Two threads may be told of the same bytes; the sender gets its answer."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.setblocking(False)
+        taken = list[bytes]()
+        connection = worker_socket.SenderConnection(theirs, lambda _, found: taken.append(found))
+        ours.sendall(worker_wire.REQUEST.pack(worker_wire.MARK, 0, 1, 0, 0))
+        connection.hear()
+        connection.hear()
+        connection.answer(b"x")
+        said = ours.recv(1)
+        ours.close()
+        connection.hear()
+
+    assert (1, b"x") == (len(taken), said)
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"a": [}', b"\xff"])
 def test_a_parcel_of_another_form_is_refused(box: Postbox, text: bytes) -> None:
     """The connection survives it."""
@@ -311,7 +337,8 @@ def test_a_bad_answer_means_the_file(
     with ExitStack() as stack, socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         listening.listen()
-        there._known[1, 2] = path, 0.0
+        process = WorkerProcess(path)
+        there._known[1, 2] = process, 0.0
 
         def answer() -> None:
             taken = stack.enter_context(listening.accept()[0])
@@ -324,7 +351,7 @@ def test_a_bad_answer_means_the_file(
         assert there.push((1, 2), parcel(), PATIENCE) is None
         other.join()
 
-    assert {} == there._idle
+    assert [] == process.idle
 
 
 def test_a_closed_postbox_is_not_served(tmp_path: Path, there: WorkerConnections) -> None:
@@ -358,11 +385,70 @@ def test_two_openings_of_one_file_are_served_until_both_are_closed(
 def test_idle_connections_are_bounded(
     box: Postbox, there: WorkerConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond the limit the idle ones are closed."""
-    monkeypatch.setattr(worker_connections, "KEPT", 2)
-    made = [there._connect(address(box)) for _ in range(4)]
-    for each in made:
-        there._keep(each)
-    del each, made
+    """Beyond the limit the idle ones are closed when another process is found."""
+    [link] = folder_of(key_of(box)).glob(f"*{worker_wire.LINK}")  # type: ignore[union-attr]
+    process = there._reach(link)
+    assert process is not None
+    process.idle += [process.connect(), process.connect()]
+    kept = [len(process.idle)]
+    monkeypatch.setattr(worker_connections, "KEPT", 0)
+    there._reach(link)
+    kept.append(len(process.idle))
 
-    assert 1 == len(there._idle[address(box)])
+    assert [2, 0] == kept
+
+
+def test_one_process_has_few_parcels_at_once(
+    box: Postbox, there: WorkerConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More go into the file at once, so that a process that hangs holds few carriers."""
+    monkeypatch.setattr(worker_connections, "AT_ONCE", 0)
+    full = there.push(key_of(box), parcel(), PATIENCE)
+    monkeypatch.setattr(worker_connections, "AT_ONCE", 1)
+
+    assert full is None
+    assert there.push(key_of(box), parcel(), PATIENCE) is not None
+
+
+def test_a_process_that_did_not_answer_rests_for_all_its_files(
+    box: Postbox, there: WorkerConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next parcel to it is not pushed until then, whatever file it is for."""
+    assert there.push(key_of(box), parcel(), PATIENCE) is not None
+    [process] = there._processes.values()
+    monkeypatch.setattr(worker_connections, "REST", 1e9)
+    monkeypatch.setattr(WorkerConnection, "_read", _time_out)
+    late = there.push(key_of(box), parcel(), 0.0)
+    monkeypatch.undo()
+    there._known[key_of(box)] = process, 0.0
+
+    assert late is None
+    assert there.push(key_of(box), parcel(), PATIENCE) is None
+
+
+def _time_out(self: WorkerConnection, size: int) -> bytes:
+    del self, size
+    raise TimeoutError
+
+
+def test_senders_are_spread_over_the_processes_of_a_file(
+    box: Postbox, processes: Callable[[], WorkerConnections], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which process a sender finds first depends on the number of its own process."""
+    found = set[str]()
+    with ExitStack() as stack:
+        sockets = [worker_socket.ParcelSocket(served(box._db).path.parent) for _ in range(3)]
+        for n, each in enumerate(sockets):
+            link = folder_of(key_of(box)) / f"{n}{worker_wire.LINK}"  # type: ignore[operator]
+            link.symlink_to(each.path)
+            stack.callback(link.unlink)
+            stack.callback(each.path.unlink)
+            stack.callback(each.close)
+            stack.callback(engine_threads().unpoll, each)
+        for number in range(4):
+            monkeypatch.setattr(os, "getpid", lambda number=number: number)
+            process = processes()._look(key_of(box))
+            found.add("" if process is None else process.address)
+        monkeypatch.undo()
+
+    assert {str(each.path) for each in sockets} | {address(box)} == found

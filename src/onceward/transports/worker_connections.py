@@ -9,6 +9,7 @@ does not accept the parcel later.
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import suppress
 from itertools import count
@@ -29,6 +30,7 @@ from onceward.transports.worker_wire import (
     LONGEST,
     MARK,
     NOT_HERE,
+    REFUSED,
     REQUEST,
     decode_answer,
     encode_parcel,
@@ -45,13 +47,15 @@ PATIENCE: Final = 1.0
 """Maximum seconds to wait for the answer of a process that is not stopped."""
 REST: Final = 10.0
 """A process that did not answer gets no parcel for this many times as long as it was waited for."""
+AT_ONCE: Final = 8
+"""Maximum parcels that wait for one process: one that hangs leaves carriers for the others."""
 FILES: Final = 1024
 """Maximum files that are remembered."""
 KEPT: Final = 64
 """Maximum idle connections, if the limit of open files allows them."""
 SHARE: Final = 16
 """Idle connections use at most this fraction (1/n) of RLIMIT_NOFILE."""
-UNKNOWN: Final[tuple[str, float]] = ("", 0.0)
+UNKNOWN: Final = (None, 0.0)
 
 
 class WorkerConnection:
@@ -88,14 +92,14 @@ class WorkerConnection:
                     raise
         answered, outcome, _ = ANSWER.unpack_from(found)
         if answered != number:
-            raise ConnectionResetError
+            raise ConnectionResetError(f"request {number} got the answer to {answered}")
         return outcome, found[ANSWER.size :]
 
     def _read(self, size: int) -> bytes:
         """Read what has arrived of the answer, after at most ``STEP`` seconds."""
         found = self._socket.recv(size)
         if not found:
-            raise ConnectionResetError
+            raise ConnectionResetError("the process has ended the connection")
         return found
 
     def close(self) -> None:
@@ -109,18 +113,77 @@ def _missing(found: bytes) -> int:
         return ANSWER.size + LONGEST
     length = ANSWER.unpack_from(found)[2]
     if length > LONGEST:
-        raise ConnectionResetError
+        raise ConnectionResetError("its answer is too long")
     return int(ANSWER.size + length - len(found))
 
 
+class WorkerProcess:
+    """A process that has workers, and the connections to it."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.rests_until = address, 0.0
+        self.idle: list[WorkerConnection] = []
+        self._lock, self._asked = forks.new_lock(), 0
+
+    def ask(self, key: FileKey, parcel: bytes, patience: float) -> tuple[int, bytes]:
+        """
+        Send a parcel for a file; return the outcome and the text of the answer.
+
+        Raises:
+            OSError: there is no answer, or none in time; the process then rests.
+
+        """
+        began = monotonic()
+        if not self._begin(began):
+            return REFUSED, b""
+        try:
+            connection = self.connect()
+            try:
+                answer = connection.ask(key, parcel, patience)
+            except BaseException:  # an answer may follow: it is not for the next parcel
+                connection.close()
+                raise
+            self.idle.append(connection)
+        except OSError:
+            now = monotonic()
+            self.rests_until = now + REST * (now - began)
+            raise
+        finally:
+            with self._lock:
+                self._asked -= 1
+        return answer
+
+    def _begin(self, now: float) -> bool:
+        """Count one more parcel; return False if the process rests, or has too many."""
+        with self._lock:
+            if now < self.rests_until or self._asked >= AT_ONCE:
+                return False
+            self._asked += 1
+            return True
+
+    def connect(self) -> WorkerConnection:
+        """Return a connection that no other thread uses."""
+        with suppress(IndexError):
+            return self.idle.pop()
+        made = WorkerConnection(self.address)
+        _all.add(made)
+        return made
+
+    def close_idle(self) -> None:
+        """Close the connections that no thread uses."""
+        with suppress(IndexError):
+            while True:
+                self.idle.pop().close()
+
+
 class WorkerConnections:
-    """The connections of this process, and the address that serves each file."""
+    """The processes that this one pushes to, by the files of their workers."""
 
     def __init__(self) -> None:
-        self._known: dict[FileKey, tuple[str, float]] = {}
-        """The address of a file's worker; if empty, when to look for one."""
-        self._idle: dict[str, list[WorkerConnection]] = {}
-        self._all = WeakSet[WorkerConnection]()
+        self._known: dict[FileKey, tuple[WorkerProcess | None, float]] = {}
+        """The process with a worker of a file; without one, when to look for it."""
+        self._processes: dict[str, WorkerProcess] = {}
+        """The processes by the addresses of their sockets."""
 
     def push(self, key: FileKey, parcel: Parcel, patience: float) -> Answer | None:
         """
@@ -128,94 +191,78 @@ class WorkerConnections:
 
         It ends within *patience* seconds, or ``PATIENCE`` if that is less.
         """
-        address, look_at = self._known.get(key, UNKNOWN)
-        if len(parcel.frames) + len(parcel.receipts) > FEW or (not address and _before(look_at)):
+        process, look_at = self._known.get(key, UNKNOWN)
+        if len(parcel.frames) + len(parcel.receipts) > FEW:
             return None
-        address = address or self._look(key)
-        return self._push(key, address, parcel, patience) if address else None
+        if process is None:
+            process = self._look(key) if monotonic() >= look_at else None
+        return None if process is None else self._push(key, process, parcel, patience)
 
-    def _push(self, key: FileKey, address: str, parcel: Parcel, patience: float) -> Answer | None:
-        began = monotonic()
+    def _push(
+        self, key: FileKey, process: WorkerProcess, parcel: Parcel, patience: float
+    ) -> Answer | None:
         try:
             text = encode_parcel(parcel)
             if len(text) > LONGEST:
                 return None
-            connection = self._connect(address)
-            try:
-                outcome, told = connection.ask(key, text, min(patience, PATIENCE))
-            except BaseException:  # an answer may follow: it is not for the next parcel
-                connection.close()
-                raise
-            self._keep(connection)
+            outcome, told = process.ask(key, text, min(patience, PATIENCE))
             if outcome == NOT_HERE:
-                self._known[key] = "", monotonic() + LOOK_EVERY
+                self._known[key] = None, monotonic() + LOOK_EVERY
             return decode_answer(told) if outcome == ACCEPTED else None
         except (OSError, ValueError, TypeError) as error:
-            log.failure(
-                "debug", "the file is used", error, agent=parcel.sender, peer=parcel.recipient
-            )
-            self._known[key] = "", monotonic() + REST * (monotonic() - began)
-            self._drop(address)
+            to = parcel.recipient
+            log.failure("debug", "the file is used", error, agent=parcel.sender, peer=to)
+            self._known[key] = None, process.rests_until
+            process.close_idle()
             return None
 
-    def _look(self, key: FileKey) -> str:
-        """Find the address of a process that runs a worker of a file; empty if there is none."""
-        if len(self._known) >= FILES:
-            self._known = {}
-        address, folder = "", folder_of(key)
+    def _look(self, key: FileKey) -> WorkerProcess | None:
+        """Find a process that runs a worker of a file; another sender may find another one."""
+        if len(self._known) >= FILES or len(self._processes) >= KEPT:
+            self.close_idle()
+            self._known, self._processes = {}, {}
+        process, folder = None, folder_of(key)
         if folder is not None:
             with suppress(OSError):
-                links = [each for each in folder.iterdir() if each.suffix == LINK]
-                address = next(filter(None, map(self._reach, links)), "")
-        self._known[key] = address, monotonic() + LOOK_EVERY
-        return address
+                links = sorted(each for each in folder.iterdir() if each.suffix == LINK)
+                first = os.getpid() % max(1, len(links))
+                reached = map(self._reach, links[first:] + links[:first])
+                process = next((each for each in reached if each is not None), None)
+        self._known[key] = process, monotonic() + LOOK_EVERY
+        return process
 
-    def _reach(self, link: Path) -> str:
-        """Connect to the socket behind a link, and return its address; remove a dead one."""
+    def _reach(self, link: Path) -> WorkerProcess | None:
+        """Return the process behind a link once it is connected; remove the link of a dead one."""
         address = link.parent.parent / link.readlink().name
+        process = self._processes.setdefault(str(address), WorkerProcess(str(address)))
         try:
-            self._keep(self._connect(str(address)))
+            process.idle.append(process.connect())
         except (ConnectionRefusedError, FileNotFoundError):
+            self._processes.pop(process.address, None)
             for dead in (address, link):
                 dead.unlink(missing_ok=True)
-            return ""
+            return None
         except (OSError, ValueError):
-            return ""
-        return str(address)
-
-    def _connect(self, address: str) -> WorkerConnection:
-        with suppress(IndexError, KeyError):
-            return self._idle[address].pop()
-        made = WorkerConnection(address)
-        self._all.add(made)
-        return made
-
-    def _keep(self, connection: WorkerConnection) -> None:
-        """Keep a connection for the next parcel, unless there are too many."""
-        if len(self._all) > max(1, min(KEPT, files_limit() // SHARE)):
+            self._processes.pop(process.address, None)
+            return None
+        if len(_all) > max(1, min(KEPT, files_limit() // SHARE)):
             self.close_idle()
-        self._idle.setdefault(connection.address, []).append(connection)
-
-    def _drop(self, address: str) -> None:
-        for each in self._idle.pop(address, []):
-            each.close()
+        return process
 
     def close_idle(self) -> None:
         """Close the connections that no thread uses."""
-        for address in list(self._idle):
-            self._drop(address)
+        for each in list(self._processes.values()):
+            each.close_idle()
 
     def leave_to_the_parent(self) -> None:
         """Close the descriptors in a forked child, and forget them."""
-        for each in list(self._all):
+        for each in list(_all):
             each.close()
         self.__init__()  # type: ignore[misc]
 
 
+_all: Final = WeakSet[WorkerConnection]()
+"""The connections of this process."""
 connections: Final = WorkerConnections()
 """Those of all file transports of this process."""
 forks.in_child(connections.leave_to_the_parent)
-
-
-def _before(moment: float) -> bool:
-    return moment > 0.0 and monotonic() < moment

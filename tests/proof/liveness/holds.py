@@ -76,6 +76,37 @@ def recipient(folder: Path, y: Postbox) -> Iterator[None]:
         yield
 
 
+HANGING: Final = """
+import sys, threading
+from onceward import Agent, Postbox
+from onceward.transports import worker_socket
+
+worker_socket.decode_parcel = lambda text: threading.Event().wait()
+x = Agent("x")
+x.on("json")(lambda _: None)
+with Postbox(sys.argv[1], agent=x):
+    print("ready", flush=True)
+    threading.Event().wait()
+"""
+
+
+@contextmanager
+def pushes(_: Path, y: Postbox) -> Iterator[None]:
+    """The process of another agent's worker answers no parcel, and y sends to it all the time."""
+    with Child([*PYTHON, "-c", HANGING, y.file.path.with_name("x.db")], "stdout") as other:
+        assert "ready" == other.hear()
+        ended = Event()
+
+        def send() -> None:
+            while not ended.wait(0.1):
+                y.send("x", 1)
+
+        sending = _started(send)
+        yield
+        ended.set()
+        sending.join()
+
+
 @contextmanager
 def turn(folder: Path, _: Postbox) -> Iterator[None]:
     """A thread has a block open on x, for which other threads wait."""
@@ -336,6 +367,7 @@ HOLDS: Final[dict[str, Hold]] = {
     "a caller's reader": reader,
     "a caller's reader of the same file": own_reader,
     "the recipient of a message": recipient,
+    "pushes to the process of a worker": pushes,
     "all carriers": carriers,
     "own peers that answered": known_peers,
     "own peers that never answered": new_peers,
