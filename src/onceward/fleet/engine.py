@@ -88,9 +88,9 @@ def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rule
 def _state(con: apsw.Connection, rules: Rules) -> None:
     unusual = plain.unusual(con)
     if unusual is not None:
-        _add(con, rules, plain.SENT, PLAIN_VERDICT)
+        _add(con, rules, plain.sent(apart=unusual > 0), PLAIN_VERDICT)
         if plain.any_unsent(con):
-            _add(con, rules, plain.RECEIVED, PLAIN_VERDICT)
+            _add(con, rules, plain.received(apart=unusual > 0), PLAIN_VERDICT)
     if unusual != 0:
         _add(con, rules, _grouped(BY_KEY if unusual is None else f"WHERE {plain.UNUSUAL} {BY_KEY}"))
 

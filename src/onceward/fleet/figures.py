@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, groupby, islice
-from operator import itemgetter
 from typing import Any, Final
 
 import apsw
@@ -32,7 +31,7 @@ HOUR: Final = 3_600_000
 MANY: Final = 512
 """Rows that are counted at once; more would leave the processor's cache, and wake the collector."""
 BY_PAIR: Final = "CREATE INDEX by_pair ON messages (sender, recipient)"
-"""It leaves small sorts, within a pair, to a walk by pair and lane."""
+PAIRS: Final = "SELECT DISTINCT sender, recipient FROM messages"
 KINDS: Final[Mapping[str, str]] = {
     "store": "received_at - created_at",
     "handle": "processed_at - received_at",
@@ -40,13 +39,12 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """The times that are measured, in milliseconds."""
 WALK: Final = f"""
-SELECT sender, recipient, lane, created_at / {HOUR}, processed_at / {HOUR},
+SELECT lane, created_at / {HOUR}, processed_at / {HOUR},
        {", ".join(KINDS.values())},
        verdict, coalesce(out_seq, {NONE}), coalesce(in_seq, {NONE}), coalesce(mark_seq, {NONE}), id
   FROM messages
- ORDER BY sender, recipient, lane, in_seq
+ WHERE sender IS ? AND recipient IS ? ORDER BY lane, in_seq
 """
-PAIR: Final = itemgetter(0, 1)
 TABLES: Final = {
     "pairs": ("sender", "recipient", "messages", *NAMES, *SHARES),
     "spans": ("sender", "recipient", "kind", "bucket", "count"),
@@ -137,9 +135,9 @@ def _named(names: Sequence[str], rows: Iterable[Row]) -> Rows:
 
 def _walk(con: apsw.Connection) -> _Figures:
     found = _Figures()
-    for names, rows in groupby(con.execute(WALK), PAIR):
+    for names in con.execute(PAIRS).fetchall():
         pair = _Pair()
-        for lane, order in _lanes(rows, pair, found):
+        for lane, order in _lanes(con.execute(WALK, names), pair, found):
             if lane is not None and (counts := order.row):
                 found.lanes.append((*names, lane, *counts))
         spans = pair.buckets()
@@ -152,7 +150,7 @@ def _lanes(rows: Iterator[Row], pair: _Pair, found: _Figures) -> Iterator[tuple[
     """Yield each lane of a pair with its order; count the rest of many rows at once."""
     lane, order = None, LaneOrder()
     while some := list(islice(rows, MANY)):
-        _, _, lanes, sent, processed, store, handle, effect, *columns = zip(*some, strict=True)
+        lanes, sent, processed, store, handle, effect, *columns = zip(*some, strict=True)
         found.sent.update(sent)
         found.processed.update(processed)
         pair.add(columns[0], (store, handle, effect))

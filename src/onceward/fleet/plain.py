@@ -37,8 +37,12 @@ def _keys(side: int) -> str:
     return f"SELECT {NAMES} FROM {_table(side)}"
 
 
-def _joined(keys: str, key: str) -> str:
-    """Return the facts of each plain message of *keys*, of which *key* is a row."""
+def _joined(keys: str, key: str, *, apart: bool) -> str:
+    """
+    Return the facts of each message of *keys*, of which *key* is a row, as if it was plain.
+
+    Unusual ones are left out if they are judged *apart*.
+    """
     names = ", ".join(f"{key}.{name} AS {name}" for name in KEY)
     facts = ", ".join(f"{fact.joined} AS {name}" for name, fact in FACTS.items())
     joins = (
@@ -47,24 +51,31 @@ def _joined(keys: str, key: str) -> str:
         if row != key
     )
     seen = f"NOT EXISTS (SELECT 1 FROM temp.unusual AS u WHERE {_same('u', key)})"
-    return f"SELECT {names}, {facts} FROM {keys} {' '.join(joins)} WHERE {seen}"
+    which = f" WHERE {seen}" if apart else ""
+    return f"SELECT {names}, {facts} FROM {keys} {' '.join(joins)}{which}"
 
 
-SENT: Final = _joined(f"{_table(OUTBOX)} AS o", "o")
-RECEIVED: Final = _joined(
-    f"({_keys(INBOX)} UNION {_keys(MARK)} EXCEPT {_keys(OUTBOX)} ORDER BY {NAMES}) AS k", "k"
-)
-"""Messages without a row of their sender; the tables are merged in their order."""
+def sent(*, apart: bool) -> str:
+    """Return the facts of messages with a row of their sender."""
+    return _joined(f"{_table(OUTBOX)} AS o", "o", apart=apart)
+
+
+def received(*, apart: bool) -> str:
+    """Return the facts of messages without one; the tables are merged in their order."""
+    keys = f"{_keys(INBOX)} UNION {_keys(MARK)} EXCEPT {_keys(OUTBOX)} ORDER BY {NAMES}"
+    return _joined(f"({keys}) AS k", "k", apart=apart)
+
+
 ANY_UNSENT: Final = f"""
 SELECT (SELECT count(*) FROM {_table(INBOX)}) + (SELECT count(*) FROM {_table(MARK)})
      > (SELECT count(in_seq) + count(mark_seq) FROM messages)
 """
-"""Whether ``SENT`` has left rows of recipients for ``RECEIVED``; counting them is cheap."""
+"""Whether ``sent`` has left rows of recipients for ``received``; counting them is cheap."""
 
 
 def unusual(con: apsw.Connection) -> int | None:
     """
-    Prepare a workspace for ``SENT`` and ``RECEIVED``, which leave ``UNUSUAL`` messages out.
+    Prepare a workspace for ``sent`` and ``received``, and find the ``UNUSUAL`` messages.
 
     Return how many rows made messages unusual; None if all messages must be grouped.
     """
@@ -78,7 +89,7 @@ def unusual(con: apsw.Connection) -> int | None:
 
 
 def any_unsent(con: apsw.Connection) -> bool:
-    """Return whether a recipient has a row of a message that is not among those of ``SENT``."""
+    """Return whether a recipient has a row of a message that is not among those of ``sent``."""
     [(found,)] = con.execute(ANY_UNSENT).fetchall()
     return bool(found)
 
