@@ -8,14 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 import apsw
+from tests.fleet.mishaps import handling, post
+from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument
 from onceward.fleet.report import Report
 from onceward.fleet.run import reconcile
 from onceward.fleet.verdicts import Rules
-from onceward.testing.fleet_faults import handling, post
-from onceward.testing.world import World
 
 DAY = 86_400.0
 NAMES = ("ada", "bob", "eve")

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fleet import generator
+from tests.fleet.generator import DUTIES, TASKS
 
 from onceward import Postbox
 from onceward.fleet import Rules, graph, reconcile, replay
 from onceward.fleet.export import InvalidCondition, InvalidPointer, blacken, export, parse
 from onceward.fleet.manifest import OutputBusy, OutputTaken, alone
 from onceward.ops.cli import main
-from onceward.testing import fleet as generator
-from onceward.testing.fleet import DUTIES, TASKS
 
 TYPES = ["case", "order", "check", "answer"]
 TORN = """

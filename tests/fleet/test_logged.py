@@ -11,6 +11,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pip install 'onceward[ship]' brings it")
 
+from tests.fleet import generator
+from tests.fleet.mishaps import BEFORE, NOW, handling, patient, post
+from tests.fleet.world import World
+
 from onceward import Postbox
 from onceward.errors import InvalidArgument
 from onceward.fleet import Rules, reconcile, ship
@@ -19,9 +23,6 @@ from onceward.fleet.summary import FROM_BOTH, FROM_FILES, FROM_LOG
 from onceward.message.clock import iso
 from onceward.message.settings import DAY
 from onceward.ops.cli import main
-from onceward.testing import fleet as generator
-from onceward.testing.fleet_faults import BEFORE, NOW, handling, patient, post
-from onceward.testing.world import World
 
 UNTOLD = {"double_processed", "duplicated", "same_ids"}
 """

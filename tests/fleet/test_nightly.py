@@ -13,6 +13,8 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.fleet.mishaps import handling, numbered, post, tenant
+from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument
@@ -23,8 +25,6 @@ from onceward.fleet.report import Report
 from onceward.fleet.run import reconcile
 from onceward.fleet.unsettled import NoState, State
 from onceward.fleet.verdicts import Rules
-from onceward.testing.fleet_faults import handling, numbered, post, tenant
-from onceward.testing.world import World
 
 DAY = 86_400.0
 

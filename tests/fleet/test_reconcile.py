@@ -12,6 +12,9 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.fleet import generator
+from tests.fleet.mishaps import BEFORE, NOW, handling, post
+from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.fleet.export import export
@@ -26,9 +29,6 @@ from onceward.fleet.summary import LANE_MARKS
 from onceward.fleet.verdicts import Rules
 from onceward.message.names import DIRECTORY
 from onceward.ops.cli import main
-from onceward.testing import fleet as generator
-from onceward.testing.fleet_faults import BEFORE, NOW, handling, post
-from onceward.testing.world import World
 
 Made = Callable[..., Path]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Unpack
 
 import pytest
+from tests.fleet.mishaps import handling, post
+from tests.fleet.world import World
 
 from onceward import Agent, Postbox
 from onceward.fleet import Report, Rules, reconcile
 from onceward.message.queue_modes import QueueOptions
-from onceward.testing.fleet_faults import handling, post
-from onceward.testing.world import World
 
 Place = Callable[[World], tuple[Postbox, Postbox]]
 

@@ -8,12 +8,7 @@ from pathlib import Path
 WRITES = re.compile(
     r"\b(?:INSERT\s+(?:OR\s+\w+\s+)?INTO|UPDATE|DELETE\s+FROM)\s+_onceward_(\w+)", re.IGNORECASE
 )
-SHARED = {
-    "inbox": 2,  # planted faults
-    "outbox": 2,
-    "peers": 2,
-    "processed_messages": 2,
-}
+SHARED = {"peers": 2}
 """
 Modules that write a table besides its owner: a number may fall, and no table may join.
 

@@ -22,7 +22,7 @@ BUDGET = {
     "transports": 3_610,  # parcels through the socket of the process with a worker
     "ops": 10_930,  # a word of the shell for each hint; channel delete
     "fleet": 6_490,  # messages judged in a quarter less time: tables by side, lanes by columns
-    "testing": 1_950,
+    "testing": 1_570,
     "integrations": 2_700,
     "": 660,
 }

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fleet import generator
 from tests.fleet.boxes import box, mail
-
-from onceward.testing import fleet as generator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -151,5 +151,5 @@ def test_the_demo_finds_all_it_made_and_reconciling_says_that_it_is_broken(
     found = say("reconcile", *given, code=1)
 
     assert shown["ok"] is True
-    assert {"lost": 46, "duplicated": 6, "double_processed": 7}.items() <= found["verdicts"].items()
+    assert {"lost": 3, "orphan": 5, "double_processed": 7}.items() <= found["verdicts"].items()
     assert Path(found["report"]).is_file()

@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 from tests.fleet.lives import DAY, TO_A_LOG, Judged, Life
+from tests.fleet.mishaps import handling, post
 
 from onceward.fleet import ship
 from onceward.fleet.report import Report
 from onceward.fleet.spark import reconcile
 from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.verdicts import Rules
-from onceward.testing.fleet_faults import handling, post
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,13 +18,13 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 import apsw
 from pyspark.sql import SparkSession
+from tests.fleet import generator as fleet
+from tests.fleet.generator import TASKS
 
 from onceward.fleet.spark import metrics, pairs, threads, waits
 from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.spark.keep import keep
 from onceward.fleet.summary import SHARES
-from onceward.testing import fleet
-from onceward.testing.fleet import TASKS
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Case

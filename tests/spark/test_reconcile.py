@@ -16,6 +16,8 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 import apsw
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
+from tests.fleet import generator
+from tests.fleet.mishaps import HEALTHY
 
 from onceward.fleet import manifest
 from onceward.fleet.columns import EVIDENCE
@@ -27,8 +29,6 @@ from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.summary import LANE_MARKS
 from onceward.fleet.verdicts import FATAL, Rules
 from onceward.message.names import DIRECTORY
-from onceward.testing import fleet as generator
-from onceward.testing.fleet_faults import HEALTHY
 
 
 @dataclass(frozen=True)

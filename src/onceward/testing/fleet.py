@@ -1,159 +1,217 @@
-"""Create a fleet of agent files with the real SDK, with a known number of each fault."""
+"""Create a small fleet of agents' files, with a known number of each of a few faults."""
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
 from onceward.api.agent import Agent
-from onceward.core.handle.context import Context
+from onceward.api.postbox import Postbox
+from onceward.errors import Drop, Reject
 from onceward.message.clock import Millis
-from onceward.testing.faults import HARMLESS
-from onceward.testing.fleet_faults import BEFORE, NOW, Mishap, Outcome
-from onceward.testing.world import World
+from onceward.message.ids import clock_ids
+from onceward.message.settings import Controls
+from onceward.testing.clock import ManualClock
 
-DUTIES: Final = {
-    "desk": ("answer", "", ""),
-    "clerk": ("case", "order", "smith"),
-    "smith": ("order", "check", "scout"),
-    "scout": ("check", "answer", "desk"),
-}
-"""Agents of one crew: the type each takes, its result and the recipient; size n has n crews."""
-TASKS: Final = 12
-"""Conversations that each crew's desk opens; each is four messages long."""
-"""Faults of a crew's deliveries; none may be visible at the end."""
-CLONING: Final = frozenset({"double_processed", "duplicated"})
-"""Mishaps that leave a copy which went on beside its file."""
+HEALTHY: Final = 3
+"""Messages of a pair that fare well before anything happens."""
 QUIET: Final = 3600.0
 """Seconds that pass between what happened and what is happening: longer than any grace."""
+Verdicts = Counter[str]
+"""Number of messages of each verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Files in a folder, their moment, and the expected findings."""
+    """Files in a folder, their moment, and the verdicts to be found."""
 
     folder: Path
     now: Millis
     verdicts: Mapping[str, int]
-    """Number of messages by verdict."""
-    order: int
-    """Messages that were handled after a later one of their lane."""
-    gaps: int
-    """Messages that a later one of their lane has passed while they wait."""
-    quarantined: int
-    """Unreadable files in the folder."""
-    differing: int
-    """Copies that went on beside their file, so that each says what the other does not."""
-    conversations: int
-    """Threads of the crews, each of four messages."""
 
-    @property
-    def frames(self) -> int:
-        """The number of messages."""
-        return sum(self.verdicts.values())
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A folder of agents with one clock and one source of ids."""
+
+    folder: Path
+    clock: ManualClock
+    controls: Controls
+
+    def path(self, name: str) -> Path:
+        """Return the path of an agent's file."""
+        return self.folder / f"{name}.db"
+
+    def open(self, agent: Agent | str, folder: Path | None = None) -> Postbox:
+        """Open an agent's file, created on first use."""
+        name = agent.name if isinstance(agent, Agent) else agent
+        path = (folder or self.folder) / f"{name}.db"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"durability": "fast", "hold_unknown": True}
+        return Postbox(path, agent=agent, start=False, testing=self.controls, **options)
+
+    @contextmanager
+    def pair(self, name: str, *, works: bool = True) -> Iterator[tuple[Postbox, Postbox]]:
+        """Open a sender and a recipient, which handles its messages if it *works*."""
+        far = f"{name}-far"
+        with self.open(f"{name}-near") as sender, self.open(_agent(far) if works else far) as taker:
+            yield sender, taker
 
 
 def build(
-    folder: Path,
-    *,
-    size: int = 1,
-    seed: int = 0,
-    mishaps: Iterable[str] | None = None,
-    on_step: Callable[[str], object] = str,
+    folder: Path, *, size: int = 1, seed: int = 0, on_step: Callable[[str], object] = str
 ) -> Fleet:
     """
-    Make a fleet in an empty folder: *size* crews under faulty delivery, each mishap *size* times.
+    Make a fleet in an empty folder, with real agents that talk by file: each fault *size* times.
 
-    The same seed makes the same messages with the same ids. *mishaps* chooses
-    among their names; none of them leaves a fleet in which nothing is wrong.
+    The same seed makes the same messages with the same ids.
     """
-    chosen = {*BEFORE, *NOW} if mishaps is None else set(mishaps)
-    total: Outcome = Counter()
-    with World(folder, seed=seed) as world:
-        total += _all(world, BEFORE, chosen, size, on_step)
-        for number in range(size):
-            on_step(f"crew {number + 1} of {size}")
-            total += _crew(world, number)
-        world.clock.advance(QUIET)
-        total += _all(world, NOW, chosen, size, on_step)
-        now = world.clock.now() + 1000
-    return Fleet(
-        folder,
-        now,
-        _verdicts(total),
-        total["order"],
-        total["gap"],
-        quarantined=_litter(folder) + ("unwitnessed" in chosen),
-        differing=len(CLONING & chosen),
-        conversations=size * TASKS,
-    )
+    clock, dice = ManualClock(), random.Random(seed)  # noqa: S311 - ids of a demo, no secrets
+    place = _Place(folder, clock, Controls(clock=clock, ids=clock_ids(clock, dice), rng=dice))
+    total: Verdicts = Counter()
+    for name, (plant, count) in FAULTS.items():
+        on_step(name)
+        total += plant(place, count * size)
+        clock.advance(1)
+    clock.advance(QUIET)
+    total += _in_flight(place, 2 * size)
+    return Fleet(folder, clock.now() + 1000, dict(sorted(total.items())))
 
 
-def _verdicts(total: Outcome) -> dict[str, int]:
-    return {name: count for name, count in sorted(total.items()) if name not in {"order", "gap"}}
+def _agent(name: str) -> Agent:
+    """Return an agent that handles everything, after the wish in the message's body."""
+    agent = Agent(name)
 
-
-def _all(
-    world: World,
-    table: Mapping[str, tuple[Mishap, int]],
-    chosen: set[str],
-    size: int,
-    on_step: Callable[[str], object],
-) -> Outcome:
-    total: Outcome = Counter()
-    for name, (mishap, count) in table.items():
-        if name in chosen:
-            on_step(name)
-            total += mishap(world, count * size)
-    return total
-
-
-def _crew(world: World, number: int) -> Outcome:
-    """Run four agents under faulty delivery until idle; each message takes effect once."""
-    names = {role: f"{role}-{number}" for role in DUTIES}
-    agents = [_member(role, names) for role in DUTIES]
-    weather = cycle(world.dice.choices(HARMLESS, k=97))
-    boxes = [world.open(agent, faults=weather) for agent in agents]
-    for box in boxes:
-        for name in names.values():
-            box.peers.add(name, world.url(name))
-    for task in range(TASKS):
-        boxes[0].session(f"case-{task}").send(
-            names["clerk"], {"case": task, "secret": f"pin-{task}"}, type="case"
-        )
-    world.turns(*boxes, times=40)
-    for box in boxes:
-        world.shut(box)
-    _copy(world.path(names["desk"]), world.folder / "backup")
-    return Counter(delivered_once=4 * TASKS)
-
-
-def _member(role: str, names: Mapping[str, str]) -> Agent:
-    """Return an agent that passes a case on to who is next; the last one keeps it."""
-    agent = Agent(names[role])
-    takes, passes, successor = DUTIES[role]
-
-    @agent.on(takes)
-    def handle(body: dict[str, Any], ctx: Context) -> None:
-        if successor:
-            ctx.send(names[successor], body | {"by": role}, type=passes)
+    @agent.on("#")
+    def handle(body: dict[str, Any]) -> None:
+        if body["wish"] == "reject":
+            raise Reject("this one can never be handled")
+        if body["wish"] == "drop":
+            raise Drop
 
     return agent
 
 
-def _copy(path: Path, where: Path) -> None:
-    """Leave a backup in the fleet's folder: the same file seen twice is not a second delivery."""
-    where.mkdir(exist_ok=True)
-    shutil.copyfile(path, where / path.name)
+def _post(sender: Postbox, to: str, count: int, wish: str = "fine", **options: Any) -> list[str]:
+    flow = sender.session("flow")
+    bodies = [{"number": number, "wish": wish} for number in range(count)]
+    return [flow.send(to, body, type="step", **options) for body in bodies]
 
 
-def _litter(folder: Path) -> int:
-    """Leave files that are not agents': empty, and of another kind; return how many."""
-    (folder / "empty.db").touch()
-    (folder / "notes.db").write_text("buy milk\n", encoding="utf-8")
-    return 2
+def _deliver(sender: Postbox, taker: Postbox, count: int, wish: str = "fine") -> None:
+    """Send messages, and let both ends work until they rest."""
+    _post(sender, taker.agent, count, wish)
+    while sender.run_until_idle() + taker.run_until_idle():
+        pass
+
+
+def _well(place: _Place, n: int) -> Verdicts:
+    """Deliver all messages."""
+    with place.pair("well") as ends:
+        _deliver(*ends, n)
+    return Counter(delivered_once=n)
+
+
+def _restored(place: _Place, end: str, verdict: str, n: int) -> Verdicts:
+    """Restore the file of one end to before its last messages."""
+    for count in (HEALTHY, n):
+        backup = place.folder / f"{verdict}.backup"
+        path = place.path(f"{verdict}-{end}")
+        if path.exists():
+            shutil.copyfile(path, backup)
+        with place.pair(verdict) as ends:
+            _deliver(*ends, count)
+        place.clock.advance(1)
+    shutil.move(backup, path)
+    return Counter({"delivered_once": HEALTHY, verdict: n})
+
+
+def _lost(place: _Place, n: int) -> Verdicts:
+    """Restore the recipient's file: its sender counts lost messages as done."""
+    return _restored(place, "far", "lost", n)
+
+
+def _orphan(place: _Place, n: int) -> Verdicts:
+    """Restore the sender's file: it does not know messages that arrived."""
+    return _restored(place, "near", "orphan", n)
+
+
+def _double_processed(place: _Place, n: int) -> Verdicts:
+    """Use a copy of the recipient's file beside it, which handles the same messages again."""
+    with place.pair("double") as ends:
+        _deliver(*ends, HEALTHY)
+    clones = place.folder / "clones"
+    clones.mkdir()
+    copy = shutil.copyfile(place.path("double-far"), clones / "double-far.db")
+    with place.pair("double") as ends:
+        _deliver(*ends, n)
+    place.clock.advance(1)
+    with place.open("double-near") as sender, place.open(_agent("double-far"), clones) as taker:
+        taker.peers.add(sender.agent, f"file:{sender.file.path}")
+        sender.peers.add(taker.agent, f"file:{copy}")
+        _deliver(sender, taker, 1)
+    return Counter(delivered_once=HEALTHY + 1, double_processed=n)
+
+
+def _unprocessed(place: _Place, n: int) -> Verdicts:
+    """Deliver messages to a file for which no worker comes."""
+    with place.pair("idle", works=False) as ends:
+        _deliver(*ends, n)
+    return Counter(unprocessed=n)
+
+
+def _dead_lettered(place: _Place, n: int) -> Verdicts:
+    """Let the recipient's handler reject messages."""
+    with place.pair("dead") as ends:
+        _deliver(*ends, n, "reject")
+    return Counter(dead_lettered=n)
+
+
+def _dropped(place: _Place, n: int) -> Verdicts:
+    """Let the recipient's handler drop messages on purpose."""
+    with place.pair("drop") as ends:
+        _deliver(*ends, n, "drop")
+    return Counter(dropped=n)
+
+
+def _cancelled(place: _Place, n: int) -> Verdicts:
+    """Withdraw messages before they leave."""
+    with place.pair("cancel") as (sender, taker):
+        for message_id in _post(sender, taker.agent, n, delay=600):
+            sender.cancel(message_id)
+    return Counter(cancelled=n)
+
+
+def _unwitnessed(place: _Place, n: int) -> Verdicts:
+    """Damage the recipient's file: its confirmations are neither proved nor denied."""
+    with place.pair("witness") as ends:
+        _deliver(*ends, n)
+    place.path("witness-far").write_bytes(b"this was a database once\n" * 400)
+    return Counter(unwitnessed=n)
+
+
+def _in_flight(place: _Place, n: int) -> Verdicts:
+    """Send messages just now."""
+    with place.pair("moving") as (sender, taker):
+        _post(sender, taker.agent, n)
+    return Counter(in_flight=n)
+
+
+FAULTS: Final[Mapping[str, tuple[Callable[[_Place, int], Verdicts], int]]] = {
+    "delivered_once": (_well, 40),
+    "lost": (_lost, 3),
+    "orphan": (_orphan, 5),
+    "double_processed": (_double_processed, 7),
+    "unprocessed": (_unprocessed, 8),
+    "dead_lettered": (_dead_lettered, 9),
+    "dropped": (_dropped, 12),
+    "cancelled": (_cancelled, 13),
+    "unwitnessed": (_unwitnessed, 14),
+}
+"""The faults, and their messages at size one; the numbers differ, to tell them apart."""

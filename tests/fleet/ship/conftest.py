@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("pyarrow", reason="pip install 'onceward[ship]' brings it")
 
 from tests.fleet.ship.agents import handler
+from tests.fleet.world import World
 
 from onceward import Postbox
-from onceward.testing.world import World
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import apsw
 import pytest
 from tests.fleet.ship.comparing import level
 from tests.fleet.ship.views import outbox_with
+from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument
@@ -21,7 +22,6 @@ from onceward.fleet.ship.log import NoLog
 from onceward.fleet.ship.manifest import LogDamaged, LogTooNew, decoded
 from onceward.fleet.ship.objects import LogUnwritable, _limited
 from onceward.fleet.ship.shipper import Shipper
-from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
 

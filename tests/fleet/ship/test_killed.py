@@ -16,6 +16,7 @@ from pyarrow import fs
 from tests.children import PYTHON, side_by_side
 from tests.fleet.ship.comparing import level
 from tests.fleet.ship.dying import Killed, Stepping, kill
+from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.fleet import ship
@@ -23,7 +24,6 @@ from onceward.fleet.ship import Pace, compaction
 from onceward.fleet.ship.changes import Limit
 from onceward.fleet.ship.objects import LocalObjects, Objects, RemoteObjects
 from onceward.fleet.ship.shipper import Shipper
-from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
 PACE = Pace(Limit(rows=4))

@@ -9,12 +9,12 @@ from pathlib import Path
 import apsw
 import pytest
 from tests.fleet.ship.comparing import id_of, level, rows_of_file, rows_of_log
+from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.fleet import ship
 from onceward.fleet.ship import ShippedLog
 from onceward.testing import Controls
-from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
 

@@ -11,6 +11,7 @@ import apsw
 import pytest
 from tests.fleet.ship.agents import handler
 from tests.fleet.ship.comparing import id_of, level, rows_of_file, rows_of_log
+from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.errors import ReadOnlyStore
@@ -19,7 +20,6 @@ from onceward.fleet.ship import prune
 from onceward.fleet.ship.objects import LocalObjects
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
-from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
 

@@ -17,6 +17,7 @@ from pyarrow import fs
 from tests.fleet.ship.comparing import level
 from tests.fleet.ship.dying import Killed, Stepping, kill
 from tests.fleet.ship.test_killed import PACE, _shipper
+from tests.fleet.world import World
 from tests.ports import free_port
 
 from onceward import Postbox
@@ -24,7 +25,6 @@ from onceward.fleet import ship
 from onceward.fleet.ship import ShippedLog
 from onceward.fleet.ship.objects import LogUnreadable, LogUnwritable, objects_at
 from onceward.testing import Controls
-from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fleet.ship.comparing import id_of, level, rows_of_log
 from tests.fleet.ship.views import outbox_with
+from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.core import maintenance
@@ -20,7 +21,6 @@ from onceward.fleet.ship.changes import Limit
 from onceward.fleet.ship.objects import LocalObjects
 from onceward.fleet.ship.shipper import Shipper
 from onceward.fleet.ship.tables import TABLES
-from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
 WISHES = ("fine", "reject", "drop", "fine", "reject")

@@ -142,10 +142,10 @@ def demo(
     how: Session = SESSION,
 ) -> int:
     """
-    Create a fleet with every kind of fault, and find every affected message.
+    Create a fleet with a known number of some faults, and find every affected message.
 
-    Real agents talk over real transports, with one clock and one seed; then files are restored from
-    backups, copied, damaged and pruned. Exit code 1 unless exactly the injected faults are found.
+    Real agents talk by file, with one clock and one seed; then files are restored from backups,
+    copied and damaged. Exit code 1 unless exactly the planted faults are found.
 
     Columns: verdict, made, found, meaning.
 

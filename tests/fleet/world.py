@@ -36,8 +36,8 @@ class World:
 
     def __init__(self, folder: Path, *, seed: int = 0, clock: ManualClock | None = None) -> None:
         self.folder, self.clock = folder, clock or ManualClock()
-        self.dice = random.Random(seed)  # noqa: S311 - which message goes where, not a secret
-        self._ids = clock_ids(self.clock, random.Random(seed + 1))  # noqa: S311 - as above
+        self.dice = random.Random(seed)
+        self._ids = clock_ids(self.clock, random.Random(seed + 1))
         self._open: dict[Path, Postbox] = {}
         """The latest postbox of each file."""
         self._earlier: list[Postbox] = []

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tests.fleet.world import World
+
 from onceward.api.agent import Agent
 from onceward.api.contexts import Context
 from onceward.api.postbox import Postbox
@@ -15,7 +17,6 @@ from onceward.errors import Drop, Reject, Retry
 from onceward.message.body import Msg
 from onceward.message.settings import DAY
 from onceward.testing.faults import Fault
-from onceward.testing.world import World
 
 Outcome = Counter[str]
 """Number of frames of each verdict afterwards; ``order`` and ``gap`` count messages of lanes."""
