@@ -169,6 +169,8 @@ CREATE TABLE _onceward_lanes (
     isolate_upto_seq INTEGER NOT NULL DEFAULT 0,
     suspect          INTEGER NOT NULL DEFAULT 0,
     late_at          INTEGER,
+    called_id        TEXT,
+    called           INTEGER NOT NULL DEFAULT 0,
     UNIQUE (sender, name, rank),
     CHECK ((owner IS NULL) = (leased_seqs IS NULL)),
     CHECK (owner IS NULL OR due_at IS NOT NULL)

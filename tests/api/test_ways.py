@@ -320,7 +320,7 @@ class Broken(Exception):
     """What a part of a postbox raises."""
 
 
-def _raise(*_: object) -> NoReturn:
+def _raise(*_: object, **__: object) -> NoReturn:
     raise Broken
 
 

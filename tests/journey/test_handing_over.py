@@ -99,8 +99,8 @@ def test_a_message_that_a_leaving_carrier_does_not_see_is_pushed(
     deliver, plan = dispatcher._deliveries.deliver, dispatcher._plan
     commit = StoreTransaction.commit
 
-    def leave_late(name: str, packed_first: InFlight | None = None) -> int:
-        count = deliver(name, packed_first)
+    def leave_late(name: str, *given: Any) -> int:
+        count = deliver(name, *given)
         settled.set()
         assert packed.wait(LIMIT)
         return count

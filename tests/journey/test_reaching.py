@@ -15,7 +15,6 @@ import pytest
 from onceward import Agent, Msg, Postbox, Tuning
 from onceward.core.deliver import dispatcher
 from onceward.core.deliver.delivery import Deliveries
-from onceward.core.deliver.parcels import InFlight
 from onceward.core.end import sent
 from onceward.core.run import engine_loop as engine
 from onceward.errors import StoreCorrupt, Unreachable
@@ -341,9 +340,9 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
     tried: list[str] = []
     carry = Deliveries._deliver_all
 
-    def carried(self: Deliveries, name: str, packed: InFlight | None = None) -> int:
+    def carried(self: Deliveries, name: str, *given: Any) -> int:
         if name != "damaged":
-            return carry(self, name, packed)
+            return carry(self, name, *given)
         tried.append(name)
         raise error
 

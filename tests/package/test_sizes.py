@@ -14,10 +14,10 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "core": 9_950,  # the bridge to event loops, from api
+    "core": 10_410,  # a message that is handled as it is stored; the bridge to event loops
     "features": 9_070,  # requests and steps with their verbs
-    "file": 4_340,  # the verbs that delete ended rows, from core
-    "message": 3_650,  # retry policies as text; Tuning; hints
+    "file": 4_360,  # notes with an id; the verbs that delete ended rows, from core
+    "message": 3_660,  # final answers; retry policies as text; Tuning; hints
     "api": 2_020,  # states of peers; contexts; handlers that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker
     "ops": 10_930,  # a word of the shell for each hint; channel delete

@@ -14,10 +14,12 @@ from onceward.core.deliver.carriers import Delivery
 from onceward.core.handle.worker import Worker
 from onceward.core.rows import lanes, peers
 from onceward.core.run import recovery
+from onceward.core.run.arrival import Arrival
 from onceward.errors import OncewardError
 from onceward.features.batches.worker import BatchWorker
 from onceward.file.group_commit import WriteRequest
 from onceward.file.transaction import StoreTransaction
+from onceward.message.parcel import Answer
 from onceward.message.vocabulary import HANDLED, Settlement
 
 MAX_ROUNDS: Final = 10_000
@@ -109,6 +111,9 @@ class SteppedEngines:
         self._dispatcher._loop.started = True
         self._deliveries._pause_peer = lambda: None  # type: ignore[method-assign]
         self._db.writer.queue.wait_for_turn_of_others = self._ride  # type: ignore[method-assign]
+        box._receiver.workers = box._door.workers = self
+        self.handled_on_arrival = 0
+        """Messages that were handled in the commit that stored them."""
         for worker in self._workers:
             worker._loop.started = True
             worker._handle = partial(_handle, worker)  # type: ignore[method-assign]
@@ -151,6 +156,23 @@ class SteppedEngines:
         if not unless():
             carrier.wait_for(request)
         return request.done or not queue._withdraw(request)
+
+    # -- what receivers call of their workers --------------------------------------------------
+
+    @property
+    def may_take(self) -> bool:
+        """Whether a worker would handle an arriving message."""
+        return any(each.may_take for each in self._workers)
+
+    def take(self, arrival: Arrival) -> Answer | None:
+        """Let an idle worker handle an arriving message in the commit that stores it."""
+        for worker in self._workers:
+            if worker.may_take and not worker._active:
+                worker._handle_arrival(arrival)
+                answer = arrival.wait()
+                self.handled_on_arrival += answer is not None
+                return answer
+        return None
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -260,6 +282,7 @@ def _handle(worker: Worker, *message: Any) -> tuple[Settlement, float | None]:
     quick = worker._quick
     settlement, took = Worker._handle(worker, *message)
     worker._quick = quick and (took is None or settlement == HANDLED)
+    worker._slow.clear()
     return settlement, took
 
 

@@ -302,6 +302,8 @@ class Postbox(Session, EventSource, PostboxParts):
             self._deps, routes=self._routes, due=due(opening), collect=collect
         )
         self._workers, self._runners = self._build_workers()
+        if engines:
+            self._receiver.workers = self._door.workers = self._pool
         self._own = OwnMessages(db, self._receiver, settings=settings, hooks=hooks)
         db.add_receiver(self._receiver.accept, self._own)
         self._build_api(db, settings)

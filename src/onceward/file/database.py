@@ -697,6 +697,8 @@ class Database:
         if self.writer._owner == get_ident():
             return self._read_inside(sql, bindings)
         queue = self.writer.queue
+        if self.writer.thread_transactions.hosts:
+            self.writer.thread_transactions.before_read()
         if queue.closed:
             queue.check()
         if self._con is None:
@@ -784,6 +786,7 @@ class Database:
     @contextmanager
     def _lent_reader(self) -> Iterator[apsw.Connection]:
         """Lend a caller its own connection; on a full disk, one without a barrier."""
+        self.writer.thread_transactions.before_read()
         self.writer.queue.check()
         if self._con is None:
             try:

@@ -542,6 +542,11 @@ class ThreadTransactions:
         if self.hosts and (host := self.hosts.get(get_ident())) is not None:
             host.join()
 
+    def before_read(self) -> None:
+        """Let the handler that this thread runs commit what its reads expect to find."""
+        if (host := self.hosts.get(get_ident())) is not None:
+            host.before_read()
+
 
 class Writer:
     """The one writer of a file: it makes every commit of this process."""

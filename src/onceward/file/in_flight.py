@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
+from uuid import UUID
 from weakref import WeakSet
 
 from onceward.file import forks
@@ -32,8 +33,11 @@ RECORDS: Final = 64
 """Maximum workers and readers of all processes that have records of one file."""
 HEADER: Final = struct.Struct("<96s1s7xq")
 """Owner, kind, and milliseconds of its leases."""
-NOTE: Final = struct.Struct("<qqqq")
+NOTE: Final = struct.Struct("<qqqq16x")
 """Round, lane, token and message. A new round ends the notes of the round before."""
+NOTE_OF_ARRIVAL: Final = struct.Struct("<qqqq16s")
+"""The same with the id of a message that is not stored yet; all zeros: it is stored."""
+NO_ID: Final = bytes(16)
 NOTES: Final = 512
 """Maximum notes of one round."""
 FIRST: Final = RECORDS * HEADER.size
@@ -57,6 +61,8 @@ class NotedCall(NamedTuple):
     token: int
     seq: int
     """Row of the inbox; ``ALL_LEASED``: all that the lease names."""
+    id: str = ""
+    """Id of a message that was not stored when its call began; empty for a stored one."""
 
 
 class OwnerRecord(NamedTuple):
@@ -242,11 +248,12 @@ class CallRecords:
         text = os.pread(self.handle, NOTES * NOTE.size, FIRST + number * NOTES * NOTE.size)
         whole = len(text) - len(text) % NOTE.size
         calls, first = list[NotedCall](), 0
-        for turn, *call in NOTE.iter_unpack(text[:whole]):
+        for turn, lane_id, token, seq, arrived in NOTE_OF_ARRIVAL.iter_unpack(text[:whole]):
             first = first or turn
             if not turn or turn != first:
                 break
-            calls.append(NotedCall(*call))
+            message_id = "" if arrived == NO_ID else str(UUID(bytes=arrived))
+            calls.append(NotedCall(lane_id, token, seq, message_id))
         return tuple(calls)
 
     # -- the file ---------------------------------------------------------------------------

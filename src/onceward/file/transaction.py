@@ -78,6 +78,10 @@ class Handle(Protocol):
         """Return how many rows the last statement changed."""
         ...
 
+    def last_insert_rowid(self) -> int:
+        """Return the sequence of the row that was inserted last."""
+        ...
+
     def total_changes(self) -> int:
         """Return how many rows all statements changed."""
         ...
@@ -193,7 +197,8 @@ class StoreTransaction:
     __slots__ = (
         "_execute", "_refused", "batched_inserts", "batching", "blocks", "closed", "durable",
         "effects", "ended", "handle", "has_news", "in_flight", "may_be_durable", "message_ids",
-        "now", "on_durable", "outgoing", "own", "rolled_back", "savepoints", "wakeups",
+        "now", "on_durable", "outgoing", "own", "rolled_back", "savepoints", "take_receipt",
+        "wakeups",
     )  # fmt: skip
 
     def __init__(self, handle: Handle, now: Millis, execute: Execute | None = None) -> None:
@@ -212,6 +217,8 @@ class StoreTransaction:
         """Settles messages to oneself and their receipts; None if no postbox has the file."""
         self.in_flight: CallRecords | None = None
         """The calls of all processes; None for a transaction that only reads."""
+        self.take_receipt: Callable[[str, Receipt], bool] | None = None
+        """Takes a receipt for a peer that the answer to a parcel carries; others are stored."""
         self.has_news = False
         """Whether the dispatcher must notify the home after the commit."""
         self.on_durable: Callable[[], None] | None = None
@@ -410,6 +417,10 @@ class TransactionHost(Protocol):
 
     def step_aside(self) -> None:
         """Commit the open writes of earlier handlers, unless this handler has already written."""
+        ...
+
+    def before_read(self) -> None:
+        """Commit the message of the handler, which reads the file outside its transaction."""
         ...
 
 

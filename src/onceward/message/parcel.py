@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, Literal, NamedTuple, Self
 
 from pydantic_core import to_json
@@ -53,6 +54,13 @@ class ParcelFrame(NamedTuple):
     text: str
     digest: bytes
     redelivered: bool = False
+
+
+UNENDED: Final = frozenset(("stored", "duplicate"))
+"""States of a receipt whose message has not ended."""
+
+
+STATE: Final = attrgetter("state")
 
 
 class Receipt(NamedTuple):
@@ -122,6 +130,11 @@ class Answer:
     number: int = 0
     retry_after: int = 0
     """With ``busy``: milliseconds after which to try again; 0 leaves that to the sender."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether a message of the parcel has ended: its receipt is final."""
+        return not UNENDED.issuperset(map(STATE, self.receipts))
 
 
 def refuse_damaged(parcel: Parcel) -> None:

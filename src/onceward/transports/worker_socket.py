@@ -28,6 +28,7 @@ from typing import Final
 from weakref import WeakSet
 
 from onceward.core.deliver.transport import Accept
+from onceward.core.run.arrival import ANSWERED
 from onceward.core.run.threads import engine_threads
 from onceward.file import forks, open_files
 from onceward.file.database import Database
@@ -35,6 +36,7 @@ from onceward.file.file_checks import FileKey, files_limit
 from onceward.file.notify import HAS_UNIX, folder_of
 from onceward.message.ids import new_token
 from onceward.message.log import log
+from onceward.message.parcel import Answer
 from onceward.transports.worker_wire import (
     ACCEPTED,
     ANSWER,
@@ -301,20 +303,38 @@ class ParcelSocket:
             self._ended.notify_all()
 
     def _accept(self, connection: SenderConnection, served: ServedFile, request: bytes) -> None:
-        """Accept a parcel, then answer; every error leaves the parcel to its sender."""
-        outcome, text, number = REFUSED, b"", REQUEST.unpack_from(request)[2]
+        """
+        Accept a parcel, then answer; every error leaves the parcel to its sender.
+
+        This thread may also call the message's handler. If that takes long, the heartbeat answers.
+        """
+        number, first = REQUEST.unpack_from(request)[2], forks.new_lock()
         served.calls[connection] = get_ident()
+
+        def reply(given: Answer | None) -> None:
+            if first.acquire(blocking=False):
+                self._end(connection, served)
+                connection.answer(_encoded(number, given))
+
+        ANSWERED.set(reply)
         engine_threads().hold_wakes()  # this thread runs a worker itself, after its answer
+        answer: Answer | None = None
         try:
             parcel = decode_parcel(request[REQUEST.size :])
             if connection.is_waited_for():
-                text = encode_answer(accept_here(served.db)(parcel))
-                outcome, text = (ACCEPTED, text) if len(text) <= LONGEST else (REFUSED, b"")
+                answer = accept_here(served.db)(parcel)
         except Exception as error:  # noqa: BLE001 - the sender meets it in the file, and reports it
             log.failure("debug", "a parcel is left to its sender", error, agent=served.db.agent)
         finally:
-            self._end(connection, served)
-            connection.answer(ANSWER.pack(number, outcome, len(text)) + text)
+            reply(answer)
+
+
+def _encoded(number: int, answer: Answer | None) -> bytes:
+    """Return the bytes of an answer, or of a refusal: then the sender uses the file."""
+    text = b"" if answer is None else encode_answer(answer)
+    outcome = REFUSED if answer is None or len(text) > LONGEST else ACCEPTED
+    text = text if outcome == ACCEPTED else b""
+    return ANSWER.pack(number, outcome, len(text)) + text
 
 
 def accept_here(db: Database) -> Accept:

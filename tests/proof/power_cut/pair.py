@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -21,7 +22,7 @@ from onceward.errors import Reject, Retry
 from onceward.features.batches.context import BatchContext
 from onceward.message.body import Msg
 from onceward.message.clock import Clock, Millis, SystemClock
-from onceward.message.events import Event, MessageEvent
+from onceward.message.events import Acked, DeadLettered, Event, MessageEvent, Processed
 from onceward.message.parcel import Durability
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
@@ -87,6 +88,12 @@ class Note(Msg, type="town.note"):
     n: int
 
 
+def _hear(box: Postbox, hook: Callable[[Event], None]) -> None:
+    """Tell of what has ended; without a hook on Received a message may be handled as it arrives."""
+    for kind in (Acked, DeadLettered, Processed):
+        box.on(kind, hook)
+
+
 class Pair:
     """
     Both postboxes on one clock, without threads.
@@ -147,6 +154,11 @@ class Pair:
         """Who does it."""
         return self.boxes["far"]
 
+    @property
+    def handled_on_arrival(self) -> int:
+        """Number of messages that were handled in the commit that stored them."""
+        return sum(each.handled_on_arrival for each in self._engines.values())
+
     def path(self, side: Side) -> Path:
         """Return the file of one of them."""
         return self.scene.folder / f"{side}.db"
@@ -160,7 +172,7 @@ class Pair:
             testing=self._controls(self.clock),
             **self.options(side),
         )
-        box.on(Event, self._heard)
+        _hear(box, self._heard)
         try:
             if self.terms.engines:
                 self._engines[side] = SteppedEngines(box, is_dead=lambda _: False)
@@ -390,7 +402,7 @@ class LivePair(Pair):
                 "handler_retry": "0.05s..0.05s ±0%",
             },
         )
-        box.on(Event, self._heard)
+        _hear(box, self._heard)
         self.boxes[side] = box
         self._furnish(side, box)
 

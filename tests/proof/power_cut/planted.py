@@ -267,6 +267,23 @@ UPDATE _onceward_lanes SET owner = NULL, leased_seqs = NULL, due_at = NULL, toke
 RECLAIM: Final = """
 UPDATE _onceward_lanes SET owner = ?, leased_seqs = ?, due_at = ?, token = ? WHERE lane_id = ?
 """
+
+
+def _arrivals_unsynced() -> AbstractContextManager[object]:
+    """Answer for a message that was handled as it arrived after a commit without a sync."""
+    real = HandlerCommitBatch.claim
+
+    def claim(self: HandlerCommitBatch, work: Any, arrival: Any = None) -> Any:
+        if arrival is None:
+            return real(self, work)
+        begin = self._db.writer._begin
+        unsynced = lambda deadline, **_: begin(deadline, synced=False)  # noqa: E731
+        with patch.object(self._db.writer, "_begin", unsynced):
+            return real(self, work, arrival)
+
+    return patch.object(HandlerCommitBatch, "claim", claim)
+
+
 PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "no-barrier": _no_barrier,
     "delete-journal": _delete_journal,
@@ -281,6 +298,7 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "unmarked": _unmarked,
     "said-early": _said_early,
     "unfenced-cancel": _unfenced_cancel,
+    "arrivals-unsynced": _arrivals_unsynced,
     "attach": _nothing,  # the pair looks for the name: see hand_over
 }
 

@@ -52,6 +52,20 @@ def test_safe_files_survive(
     )  # neighbours may have drawn the same image in two processes
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_messages_that_are_handled_as_they_arrive_survive(
+    transport: Transport, tmp_path: Path, aloud: Callable[[object], None]
+) -> None:
+    """One commit stores, handles and settles them, and the answer has the receipt."""
+    verdict = explore(
+        Town(SEED, transport=transport, steps=30, brisk=True), states=STATES, keep=tmp_path
+    )
+    aloud(verdict)
+
+    assert () == verdict.violations
+    assert verdict.count >= STATES * 0.95
+
+
 def test_batches_survive(tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """Messages that share one call have their effects, verdicts and replies together, once."""
     states = size(2_000, 300)
@@ -91,10 +105,11 @@ def test_safe_files_survive_two_deep(
         (Town(7, mutants=("half",)), {"HALF"}),
         (Town(7, mutants=("half-at-once",)), {"HALF"}),
         (Town(7, mutants=("told-late",)), {"INVARIANT"}),
+        (Town(7, mutants=("arrivals-unsynced",), brisk=True), {"LOST_EFFECT"}),
     ],
     ids=(
         *("fast", "weaker-receiver", "delete-journal", "attach", "effects-first"),
-        *("half", "half-at-once", "late"),
+        *("half", "half-at-once", "late", "arrivals-unsynced"),
     ),
 )
 def test_weak_profiles_are_found(

@@ -57,6 +57,8 @@ class Town(Terms):
 
     steps: int = 60
     """How much happens in a first life."""
+    brisk: bool = False
+    """Whether messages also arrive one by one, so that most are handled as they arrive."""
 
     def planted(self) -> AbstractContextManager[object]:
         """Return the block in which the bugs are at work."""
@@ -78,6 +80,11 @@ class Town(Terms):
                     pair.reopen("near")
                     pair.reopen("far")
                 day.step(step)
+                if self.brisk:
+                    day.step("one")
+            if self.brisk and pair.handled_on_arrival < self.steps // 20:
+                msg = f"only {pair.handled_on_arrival} messages were handled as they arrived"
+                raise AssertionError(msg)
             for _ in range(3):
                 pair.clock.advance(61)
                 pair.turn()
@@ -128,6 +135,13 @@ class _Day:
 
     def _send(self) -> None:
         self._pair.send(self._pair.next_number())
+
+    def _one(self) -> None:
+        for _ in range(2):
+            self._pair.run("far")
+            self._pair.run("near")
+            self._send()
+            self._carry()
 
     def _block(self) -> None:
         self._pair.sign(self._pair.next_number())

@@ -49,6 +49,7 @@ EXPECTED: Final = (
     "ended as dead letter here",
     "gap",
     "guard rang",
+    "handled on arrival",
     "lease lost in commit",
     "push corrupt",
     "push delay",

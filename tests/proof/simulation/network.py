@@ -120,6 +120,9 @@ class Network:
             raise _silence(DIED) from None
         except OncewardError as error:
             raise _silence(repr(error)) from error
+        if process.engines is not None:
+            world.history.reached["handled on arrival"] += process.engines.handled_on_arrival
+            process.engines.handled_on_arrival = 0
         world.note(
             "answer",
             parcel.recipient,

@@ -16,12 +16,14 @@ from tests.proof.simulation.fault_plan import Weather
 from tests.proof.simulation.people import people
 from tests.proof.simulation.world import Simulation
 
-from onceward.core.accept import accept, judge, own
+from onceward.core.accept import judge, own
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
+from onceward.core.accept.short_way import PlainArrival
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.end import received, sent
 from onceward.core.handle import commit_batch
+from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.rows import dedup, inbox, lanes, outbox, peers, receipts
 from onceward.message.clock import Clock, MonotonicFileClock
 from onceward.message.parcel import Receipt
@@ -33,7 +35,7 @@ ENOUGH = 600
 
 def no_second_net(patch: pytest.MonkeyPatch) -> None:
     """Ids that came before are taken for new ones."""
-    patch.setattr(accept, "_known", lambda _tx, _parcel: {})
+    patch.setattr(judge, "_known", lambda _tx, _parcel: {})
     patch.setattr(
         inbox,
         "INSERT",
@@ -162,6 +164,21 @@ def attempts_are_not_counted_after_a_death(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lanes, "ISOLATE_HEADS", "SELECT ?")
 
 
+def an_arrival_is_answered_although_its_commit_failed(patch: pytest.MonkeyPatch) -> None:
+    """Give the carrier of a message that is handled as it arrives its answer in any case."""
+    real = HandlerCommitBatch._tell
+    patch.setattr(HandlerCommitBatch, "_tell", lambda self, **_: real(self, stored=True))
+
+
+def an_arrival_leaves_no_trace(patch: pytest.MonkeyPatch) -> None:
+    """Commit the effects of a message that is handled as it arrives without the message."""
+
+    def store_nothing(self: PlainArrival, _tx: Any) -> None:
+        self._receipt = self._receipt._replace(state="processed")
+
+    patch.setattr(PlainArrival, "store_handled", store_nothing)
+
+
 PLANTS: dict[Plant, tuple[str, int]] = {
     no_second_net: ("", 2),
     no_first_net: ("never stored", 31),
@@ -180,6 +197,8 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     messages_to_oneself_are_stored_later_than_sent: ("in one half", 45),
     messages_to_oneself_are_settled_later: ("S7", 5),
     attempts_are_not_counted_after_a_death: ("has killed", 127),
+    an_arrival_is_answered_although_its_commit_failed: ("", 0),
+    an_arrival_leaves_no_trace: ("", 0),
 }
 """
 Each bug, what is said of it, and a world that showed it once.

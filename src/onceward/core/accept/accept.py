@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple
-
-from pydantic_core import to_json
+from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept import judge
-from onceward.core.accept.judge import StreamPosition
+from onceward.core.accept.judge import Known, KnownMessage
 from onceward.core.accept.policy import (
     Arrives,
     CancelsMessages,
@@ -24,6 +22,8 @@ from onceward.core.accept.policy import (
 from onceward.core.end import received, sent
 from onceward.core.rows import dedup, inbox, lanes, peers, tickets
 from onceward.core.rows.inbox import InboxRow
+from onceward.core.rows.lanes import OpenLane
+from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits
 from onceward.core.send.compose import OutgoingMessage
@@ -39,35 +39,9 @@ from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, Verdic
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import CANCEL, QUESTION, reason_text
 
+if TYPE_CHECKING:
+    from onceward.core.run.arrival import TakesArrivals
 
-def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
-    """Record that *parcel* was accepted, in the commit that stores its frames."""
-    here = stream.base_epoch, stream.base_number
-    relied = here if parcel.epoch == stream.epoch else parcel.base_position or ("", 0)
-    position = parcel.epoch, parcel.number, parcel.last_id
-    dedup.save_stream(tx, parcel.sender, *position, tx.now, *relied)
-
-
-KNOWN: Final = """
-SELECT id, state, outcome, reason
-  FROM (SELECT j.value AS id, b.state, b.reason,
-               (SELECT outcome
-                  FROM _onceward_processed_messages
-                 WHERE sender = :sender AND message_id = j.value) AS outcome
-          FROM json_each(:ids) AS j
-          LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value)
- WHERE state IS NOT NULL OR outcome IS NOT NULL
-"""
-STREAM_LIMITS_AND_KNOWN: Final = f"""
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
-       - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
-       EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept'),
-       (SELECT inbound_rule FROM _onceward_peers WHERE name = :sender),
-       (SELECT json_group_array(json_array(id, state, outcome, reason)) FROM ({KNOWN})),
-       s.epoch, s.number, s.last_id, s.horizon_id, s.base_epoch, s.base_number
-  FROM _onceward_file_info LEFT JOIN _onceward_sender_streams AS s ON s.sender = :sender
-"""
-NONE_KNOWN: Final = "[]"
 AWAITED: Final = """
 SELECT id
   FROM _onceward_pending_replies
@@ -79,21 +53,6 @@ ID: Final = attrgetter("id")
 REASON: Final = attrgetter("reason")
 TEXT: Final = attrgetter("text")
 FRAME: Final = attrgetter("frame")
-
-
-class KnownMessage(NamedTuple):
-    """The known outcome of a message that came before."""
-
-    id: str
-    state: str | None
-    """State of its row; None if the row is pruned."""
-    outcome: str | None
-    """Outcome in its dedup record; None if there is none."""
-    reason: str | None
-
-
-Known = dict[str, KnownMessage]
-"""Messages that came before, by their ids."""
 
 
 NO_ANSWER: Final = Answer(verdict="busy")
@@ -142,6 +101,8 @@ class Receiver:
         self._hears = tuple(each.takes[None] for each in features if None in each.takes)
         makers = (each.canceller for each in features)
         self._make_canceller = next(filter(None, makers), None)
+        self.workers: TakesArrivals | None = None
+        """The workers of this process, which may handle a message as it is stored."""
 
     @property
     def _policy(self) -> InboxPolicy:
@@ -182,6 +143,10 @@ class Receiver:
         """
         policy = self._policy
         frames = judge.parse_frames(parcel, policy)
+        if self.workers is not None and self.workers.may_take and len(frames) == 1:
+            answer = self._handle_now(self.workers, parcel, policy, frames)
+            if answer is not None:
+                return answer
         for each in frames:
             frame = each.frame
             if frame is not None and self._inspect and (frame.mailbox or frame.channel):
@@ -189,6 +154,24 @@ class Receiver:
                 break
         work = partial(self._accept, parcel=parcel, policy=policy, frames=frames)
         return self._db.write_outside(work).answer
+
+    def _handle_now(
+        self,
+        workers: TakesArrivals,
+        parcel: Parcel,
+        policy: InboxPolicy,
+        frames: list[ParsedFrame],
+    ) -> Answer | None:
+        """Handle a plain message as it is stored; return None if that was not possible."""
+        from onceward.core.accept import short_way  # noqa: PLC0415 - with workers only
+
+        if not short_way.is_plain(parcel, frames) or self._hooks.wanted(Received):
+            return None  # a hook on Received is called before the handler
+        self._keep(frames)
+        answer = workers.take(short_way.PlainArrival(parcel, policy, frames[0]))
+        if answer is None:
+            frames[:] = judge.parse_frames(parcel, policy)  # a handler may have changed the body
+        return answer
 
     def _accept(
         self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]
@@ -278,36 +261,31 @@ def accept(
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
         return AcceptResult(_answer(policy, "accepted"), moved=moved)
-    ids = to_json(list(map(ID, parcel.frames))).decode()
-    [(waiting, rated, rule, listed, *position)] = tx.rows(
-        STREAM_LIMITS_AND_KNOWN, {"sender": parcel.sender, "ids": ids}
-    )
-    stream = StreamPosition() if position[0] is None else StreamPosition(*position)
-    verdict, judge_all = judge.classify(stream, parcel)
+    found = judge.look(tx, parcel)
+    verdict, stream, known = found.verdict, found.stream, found.known
     if verdict == "fork":
         bump(tx, forks=1)
         return AcceptResult(_answer(policy, "fork", where=stream.position), moved=moved)
-    known = {} if listed == NONE_KNOWN else _known(listed)
     new = len(parcel.frames) - len(known)
-    if verdict == "accepted" and new and waiting and waiting + new > policy.max_inbox:
+    if verdict == "accepted" and new and found.waiting and found.waiting + new > policy.max_inbox:
         return AcceptResult(_answer(policy, "busy"), moved=moved)
     if (
-        rated
+        found.rated
         and verdict == "accepted"
         and new
         and (wait := limits.accept_at_rate(tx, parcel.sender, new))
     ):
         return AcceptResult(replace(_answer(policy, "busy"), retry_after=wait), moved=moved)
-    if rule is not None or policy.network:
-        examined = judge.allowed(examined, rule)
+    if found.rule is not None or policy.network:
+        examined = judge.allowed(examined, found.rule)
     kept = _accept_frames(
         tx, parcel, examined, policy,
-        known=known, horizon=stream.horizon_id, judge_all=judge_all,
+        known=known, horizon=stream.horizon_id, judge_all=found.judge_all,
     )  # fmt: skip
     receipts = map(kept.receipts.__getitem__, map(ID, parcel.frames))
     kept.moved, kept.answer = moved, _answer(policy, verdict, tuple(receipts))
     if verdict == "accepted":
-        advance(tx, stream, parcel)
+        judge.advance(tx, stream, parcel)
     if kept.duplicates or kept.rejected:
         bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
     return kept
@@ -374,10 +352,6 @@ def _accept_frames(
     return kept
 
 
-def _known(listed: str) -> Known:
-    return {row[0]: KnownMessage(*row) for row in json.loads(listed)}
-
-
 def _present(known: KnownMessage) -> Receipt:
     """Return the receipt with the outcome of a message that came before."""
     message_id, state, outcome, reason = known
@@ -401,9 +375,7 @@ def store_own(tx: StoreTransaction, message: OutgoingMessage, lane_id: int) -> N
     lanes.set_head(tx, lane_id)
 
 
-OpenLane = tuple[int, int]
-"""A lane, and whether the file declares types that handlers wait for."""
-BOXED: Final = (lanes.NO_LANE, 0)
+BOXED: Final = (lanes.NO_LANE, 0, None)
 
 
 def _store(
@@ -424,7 +396,7 @@ def _store(
         elif frame.kind is not None:
             done = _taken(tx, sender, frame, policy.features)
         boxed = frame.mailbox is not None and not done
-        lane_id, awaits = BOXED if boxed else _lane(tx, sender, frame, lane_ids)
+        lane_id, awaits, _ = BOXED if boxed else _lane(tx, sender, frame, lane_ids)
         if awaits and not done and frame.kind is None:
             done = any(hear(tx, sender, frame) for hear in policy.hears)
         answered += done
@@ -434,15 +406,34 @@ def _store(
             settled.append((sender, frame.id, frame.session, tx.now))
         rows.append(_row(sender, frame, each, lane_id, tx.now, done=done))
     inbox.insert(tx, rows)
-    for feature in policy.features if keyed else ():
-        if feature.keyed is not None:
-            feature.keyed(tx, sender, keyed)
+    if keyed:
+        _take_keyed(tx, sender, keyed, policy.features)
     _note_kinds(tx, sender, frames)
     if settled:
         dedup.add_processed(tx, settled)
         bump(tx, processed=answered, ended=answered)
     lanes.set_heads(tx, list(map(itemgetter(0), lane_ids.values())))
+    if any(map(itemgetter(2), lane_ids.values())):
+        _count_called(tx, lane_ids.values())
     return list(map(itemgetter(1), settled))
+
+
+def _take_keyed(
+    tx: StoreTransaction,
+    sender: str,
+    keyed: Sequence[KeyedMessage],
+    features: Sequence[Arrives],
+) -> None:
+    for feature in features:
+        if feature.keyed is not None:
+            feature.keyed(tx, sender, keyed)
+
+
+def _count_called(tx: StoreTransaction, opened: Iterable[OpenLane]) -> None:
+    """Count the calls of messages that were called before they are stored now."""
+    for lane_id, _, called_id in opened:
+        if called_id is not None:
+            recovery.count_called(tx, lane_id)
 
 
 def _cancel(

@@ -8,13 +8,18 @@ holds what that builds on. All else is a fork, which the sender answers with a n
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
 from typing import Final, NamedTuple, NoReturn
 
+from pydantic_core import to_json
+
 from onceward.core.accept.policy import InboxPolicy, ParsedFrame
+from onceward.core.rows import dedup
 from onceward.errors import InvalidMessage, Refused
+from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import EDITS, Frame, body_size
 from onceward.message.ids import OWN_ID
@@ -34,6 +39,43 @@ from onceward.message.vocabulary import QUESTION, reason_text
 ID: Final = attrgetter("id")
 REASON: Final = attrgetter("reason")
 TEXT: Final = attrgetter("text")
+
+
+KNOWN: Final = """
+SELECT id, state, outcome, reason
+  FROM (SELECT j.value AS id, b.state, b.reason,
+               (SELECT outcome
+                  FROM _onceward_processed_messages
+                 WHERE sender = :sender AND message_id = j.value) AS outcome
+          FROM json_each(:ids) AS j
+          LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value)
+ WHERE state IS NOT NULL OR outcome IS NOT NULL
+"""
+STREAM_LIMITS_AND_KNOWN: Final = f"""
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+       - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
+       EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept'),
+       (SELECT inbound_rule FROM _onceward_peers WHERE name = :sender),
+       (SELECT json_group_array(json_array(id, state, outcome, reason)) FROM ({KNOWN})),
+       s.epoch, s.number, s.last_id, s.horizon_id, s.base_epoch, s.base_number
+  FROM _onceward_file_info LEFT JOIN _onceward_sender_streams AS s ON s.sender = :sender
+"""
+NONE_KNOWN: Final = "[]"
+
+
+class KnownMessage(NamedTuple):
+    """The known outcome of a message that came before."""
+
+    id: str
+    state: str | None
+    """State of its row; None if the row is pruned."""
+    outcome: str | None
+    """Outcome in its dedup record; None if there is none."""
+    reason: str | None
+
+
+Known = dict[str, KnownMessage]
+"""Messages that came before, by their ids."""
 
 
 class StreamPosition(NamedTuple):
@@ -88,6 +130,45 @@ def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
     ):
         return "accepted", bool(stream.epoch) and not stream.known_to(parcel)
     return "fork", False
+
+
+class Reception(NamedTuple):
+    """The verdict on a parcel, and the state of the recipient's file that decides about it."""
+
+    verdict: Verdict
+    judge_all: bool
+    """Whether every frame must be judged by its id."""
+    waiting: int
+    """Messages that wait in the inbox."""
+    rated: int
+    """Whether the inbox has a rate."""
+    rule: str | None
+    """The rule of the names that the sender may use, if there is one."""
+    known: Known
+    stream: StreamPosition
+
+
+def look(tx: StoreTransaction, parcel: Parcel) -> Reception:
+    """Return the verdict on a parcel by its stream, the limits, and its messages that are known."""
+    ids = to_json(list(map(ID, parcel.frames))).decode()
+    [(waiting, rated, rule, listed, *position)] = tx.rows(
+        STREAM_LIMITS_AND_KNOWN, {"sender": parcel.sender, "ids": ids}
+    )
+    stream = StreamPosition() if position[0] is None else StreamPosition(*position)
+    known = {} if listed == NONE_KNOWN else _known(listed)
+    return Reception(*classify(stream, parcel), waiting, rated, rule, known, stream)
+
+
+def _known(listed: str) -> Known:
+    return {row[0]: KnownMessage(*row) for row in json.loads(listed)}
+
+
+def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
+    """Record that *parcel* was accepted, in the commit that stores its frames."""
+    here = stream.base_epoch, stream.base_number
+    relied = here if parcel.epoch == stream.epoch else parcel.base_position or ("", 0)
+    position = parcel.epoch, parcel.number, parcel.last_id
+    dedup.save_stream(tx, parcel.sender, *position, tx.now, *relied)
 
 
 ENVELOPE_MAX: Final = 64 << 10

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, get_ident
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.run.threads import engine_threads
 from onceward.file import forks
 from onceward.message.clock import monotonic
+from onceward.message.parcel import Answer
 
 Share = Literal["known", "new", "failing"]
 """Peers that answered last, peers that never answered, and peers whose last push failed."""
@@ -29,6 +30,8 @@ class Delivery:
     name: str
     share: Share
     first: InFlight | None = None
+    answer: Answer | None = None
+    """The answer to that parcel, if another carrier has pushed it."""
 
 
 class Carriers:
@@ -164,13 +167,16 @@ class Carriers:
             return False
 
 
-class Push(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Push:
     """A parcel that a thread pushes, and the transport's deadline."""
 
     thread: int
     packed: InFlight
     until: float
     """Deadline by the process's monotonic clock."""
+    passed_on: bool = False
+    """Whether another carrier settles its answer."""
 
     @property
     def peer(self) -> str:
@@ -329,10 +335,11 @@ class BusyPeers:
 
     # -- pushes under way ---------------------------------------------------------------------
 
-    def begin_push(self, packed: InFlight, limit: float) -> None:
+    def begin_push(self, packed: InFlight, limit: float) -> Push:
         """Record that this thread now calls a transport, which may take *limit* seconds."""
         thread = get_ident()
-        self._pushes[thread] = Push(thread, packed, monotonic() + limit)
+        push = self._pushes[thread] = Push(thread, packed, monotonic() + limit)
+        return push
 
     def end_push(self) -> bool:
         """Record that the call has returned; return False if the push was abandoned."""
@@ -342,6 +349,15 @@ class BusyPeers:
     def pushes(self) -> list[Push]:
         """Return the running pushes."""
         return list(self._pushes.values())
+
+    def pass_push(self, push: Push) -> bool:
+        """Leave the peer of a push to another carrier; return False if it has just returned."""
+        with self._lock:
+            if self._pushes.get(push.thread) is not push:
+                return False
+            del self._pushes[push.thread]
+            push.passed_on = True
+        return True
 
     def give_up(self, push: Push) -> bool:
         """Abandon a push to run without a carrier; return False if it has just returned."""

@@ -16,6 +16,7 @@ from onceward.core.deliver.transport import Elsewhere, NotMade, Routes, Transpor
 from onceward.core.rows import peers
 from onceward.core.rows.peers import PeerLease
 from onceward.core.run import engine_loop as engine
+from onceward.core.run.arrival import ANSWERED
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter, Settled
 from onceward.errors import (
@@ -40,6 +41,12 @@ PACK_WITH_SEND: Final = 4
 """Maximum peers whose parcels the commit of their messages packs; the loop packs the rest."""
 SETTLE_WITHIN: Final = 0.05
 """Seconds that an answer waits to join another commit."""
+SETTLE_ENDS_WITHIN: Final = 0.005
+"""The same for an answer that ends messages: a caller may wait for that."""
+
+
+class PassedOn(LeaseLost):
+    """Another carrier settles the answer to a push, and continues with its peer."""
 
 
 class Deliveries:
@@ -281,20 +288,25 @@ class Deliveries:
         It never raises. Afterwards the loop checks if it waits for the peer, or if the peer has
         messages now or later.
         """
-        name, first, going_on = delivery.name, delivery.first, True
+        name, first, answer = delivery.name, delivery.first, delivery.answer
+        going_on, passed_on = True, False
         if first is None:
             self._busy.leave_for_later(name)
         while going_on:
             try:
-                self.deliver(name, first)
+                self.deliver(name, first, answer)
+            except PassedOn:
+                passed_on = True
             except StoreClosed as error:
                 log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
             except Exception:  # noqa: BLE001 - a carrier survives every error, and it was logged
                 self._busy.leave_for_later(name)
                 self._pause_peer()
             finally:
-                first = self._busy.end(name)
+                first, answer = None if passed_on else self._busy.end(name), None
                 going_on = first is not None
+        if passed_on:
+            return
         if self._busy.needs_look(name):
             self._wake()
         self._busy.changed()
@@ -303,10 +315,18 @@ class Deliveries:
         """Keep the peer busy briefly: without a writable file, no row says when to retry."""
         self._stopping.wait(engine.MAX_IDLE_SECONDS)
 
-    def deliver(self, name: str, first: InFlight | None = None) -> int:
-        """Push to one peer; store an error outside the push with the peer."""
+    def deliver(
+        self, name: str, first: InFlight | None = None, answer: Answer | None = None
+    ) -> int:
+        """
+        Push to one peer; store an error outside the push with the peer.
+
+        *first* is the parcel to begin with, *answer* the answer to it if it was pushed already.
+        """
         try:
-            return self._deliver_all(name, first)
+            return self._deliver_all(name, first, answer)
+        except PassedOn:
+            raise
         except LeaseLost as error:  # another dispatcher pushes to this peer
             self._busy.leave_for_later(name)
             log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
@@ -334,11 +354,14 @@ class Deliveries:
             return False
         return True
 
-    def _deliver_all(self, name: str, packed: InFlight | None = None) -> int:
+    def _deliver_all(
+        self, name: str, packed: InFlight | None = None, answer: Answer | None = None
+    ) -> int:
         """
         Push to one peer until it has everything; return how many parcels arrived.
 
-        Begin with the parcel that the commit of its messages has *packed*, if there is one.
+        Begin with the parcel that the commit of its messages has *packed*, if there is one, and
+        with its *answer*, if there is one already.
         """
         self._renewed.discard(name)
         count = 0
@@ -352,7 +375,7 @@ class Deliveries:
         except NotMade:
             packed = self._make_and_pack(name)
         while packed is not None and packed.parcel is not None:
-            following = self._push(packed)
+            following, answer = self._push(packed, answer), None
             count += following is not None
             if self._stopping.is_set():
                 break
@@ -371,12 +394,18 @@ class Deliveries:
             self._routes.route(name, peers.url_of(self._db.read, name))
         return self._db.write(partial(self._first, name=name))
 
-    def _push(self, packed: InFlight) -> InFlight | None:
-        """Push one parcel and settle it; return the next one, or None if the peer backs off."""
+    def _push(self, packed: InFlight, answer: Answer | None = None) -> InFlight | None:
+        """
+        Push one parcel and settle it; return the next one, or None if the peer backs off.
+
+        With an *answer* it was pushed already.
+        """
         heard = self._db.notifier.remote_out
         try:
             transport, url = self._routes.route(packed.lease.name, packed.lease.url)
-            if transport.features.network:
+            if answer is not None:
+                pass
+            elif transport.features.network:
                 answer = self._timed(transport, url, packed)
             else:
                 answer = self._answer(transport, url, packed)
@@ -402,7 +431,7 @@ class Deliveries:
             self._settle, packed=packed, answer=answer, streams=transport.features.streams
         )
         try:
-            return self._write_answer(packed, settle, heard)
+            return self._write_answer(packed, settle, answer, heard)
         except OncewardError:
             raise
         except Exception as error:  # noqa: BLE001 - the transport did not return an answer
@@ -426,13 +455,23 @@ class Deliveries:
         assert packed.parcel is not None  # noqa: S101 - the caller checked
         if self._carriers is None:
             return transport.deliver(url, packed.parcel)
-        self._busy.begin_push(packed, self._settings.deliver_timeout)
+        push = self._busy.begin_push(packed, self._settings.deliver_timeout)
+        before = ANSWERED.set(partial(self._answered, push))
         try:
             return transport.deliver(url, packed.parcel)
         finally:
+            ANSWERED.reset(before)
             if not self._busy.end_push():
+                if push.passed_on:
+                    raise PassedOn
                 msg = f"the push to {packed.lease.name} returned after it was given up"
                 raise LeaseLost(msg)
+
+    def _answered(self, push: Push, answer: Answer) -> None:
+        """Settle the answer to a push on another carrier: a handler keeps this one's thread."""
+        if self._carriers is not None and self._busy.pass_push(push):
+            self._carriers.give_up(push.thread)
+            self._submit(Delivery(push.peer, _share_of(push.packed), push.packed, answer))
 
     def _wait(self, packed: InFlight, error: Exception) -> None:
         text = error_text(error)
@@ -459,6 +498,7 @@ class Deliveries:
         self,
         packed: InFlight,
         settle: Callable[[StoreTransaction], InFlight | None],
+        answer: Answer,
         heard: int,
     ) -> InFlight | None:
         """
@@ -472,7 +512,7 @@ class Deliveries:
             return self._db.write(settle)
         return self._db.write_with_next(
             settle,
-            SETTLE_WITHIN,
+            SETTLE_ENDS_WITHIN if answer.ends else SETTLE_WITHIN,
             unless=lambda: (
                 packed.more
                 or self._busy.is_wanted(packed.lease.name)

@@ -10,7 +10,8 @@ the batch.
 moment                          holder                   what the heartbeat may do
 ==============================  =======================  ==============================
 ``claim`` leases lanes          worker (``begin``)       wait: the lock is taken
-claimed, no call has written    no thread (``detach``)   commit the claim alone
+claimed, no call has written    no thread (``detach``)   commit the claim alone; first store
+                                                         the message of an arrival
 ``note`` writes before a call   worker (``attach``)      wait: the lock is taken
 a call has written (``join``)   worker (``attach``), in  nothing; leases need no
                                 a savepoint of the call  prolonging: no other writer
@@ -46,6 +47,7 @@ from onceward.core.end import received
 from onceward.core.end.received import SettledMessage
 from onceward.core.rows import lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
+from onceward.core.run.arrival import Arrival
 from onceward.errors import InvalidArgument, LeaseLost, OncewardError
 from onceward.file import forks
 from onceward.file.connection import ConstraintError, SQLError, raise_meant
@@ -54,7 +56,7 @@ from onceward.file.transaction import SavepointMark, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.events import Event
 from onceward.message.times import Span, millis
-from onceward.message.vocabulary import Settlement
+from onceward.message.vocabulary import HANDLED, Settlement
 
 T = TypeVar("T")
 FULL: Final = 256
@@ -95,6 +97,10 @@ class HandlerCommitBatch:
         self._events: list[Event] = []
         self._rest: dict[int, tuple[list[LeasedMessage], int]] = {}
         self._mark = SavepointMark(0, 0, 0)
+        self.arrival: Arrival | None = None
+        """The parcel whose message is handled before it is stored; None once that is stored."""
+        self._owed: Arrival | None = None
+        """The parcel whose answer follows the next commit."""
         self._claimed_at: float | None = None
         """Since when a claim waits in the open transaction; None if none does."""
         self.lost = False
@@ -102,12 +108,15 @@ class HandlerCommitBatch:
         self.left_leases = False
         """Whether lanes that this worker no longer works on may still be leased."""
 
-    def claim(self, work: Callable[[StoreTransaction], Claimed]) -> Claimed:
+    def claim(
+        self, work: Callable[[StoreTransaction], Claimed], arrival: Arrival | None = None
+    ) -> Claimed:
         """
         Claim messages in the transaction that their handlers share, so that one commit is enough.
 
         The claim is committed at once if a message was claimed in isolation, and otherwise by
-        ``heartbeat`` before its handlers' effects if they take long.
+        ``heartbeat`` before its handlers' effects if they take long. The message of an *arrival* is
+        stored by that commit, or before its handler's first write.
         """
         with self._lock:
             self._tx = self._db.writer.begin()
@@ -122,6 +131,7 @@ class HandlerCommitBatch:
                 self._tx = None
                 self._db.writer.rollback()
                 return claimed
+            self.arrival = self._owed = arrival
             self._claimed_at = self._db.clock.monotonic()
             self._db.writer.detach()
             if any(lane[0].lane.isolate for lane in claimed):
@@ -137,9 +147,25 @@ class HandlerCommitBatch:
             tx = self._tx
             self._db.writer.attach()
             if not self._inside:
+                if self.arrival is not None and self.arrival.asks:
+                    self._store(tx)
                 self._mark = tx.savepoint()
                 self._inside = True
+                if self.arrival is not None:
+                    self.arrival.store_handled(tx)
             return tx
+
+    def _store(self, tx: StoreTransaction) -> None:
+        """Store the message of an arrival under its lease, which is then settled as usual."""
+        arrival, self.arrival = self.arrival, None
+        if arrival is not None:
+            arrival.store(tx)
+
+    def before_read(self) -> None:
+        """Commit the message of the running handler, which reads the file by another connection."""
+        with self._lock:
+            if self.arrival is not None and not self._inside:
+                self.commit()
 
     @property
     def inside(self) -> bool:
@@ -157,6 +183,8 @@ class HandlerCommitBatch:
             if self._tx is None:
                 self._tx = self._db.writer.begin()
             self._db.writer.attach()
+            if self.arrival is not None:
+                self._store(self._tx)
             found = work(self._tx)
             self._db.writer.detach()
             if self._claimed_at is None:
@@ -238,6 +266,8 @@ class HandlerCommitBatch:
         with self._lock:
             if self._inside and self._tx is not None and not _undone(self._tx, self._mark):
                 self._break()
+            if self.arrival is not None and self._tx is not None:
+                self._store(self._tx)
             self._outside()
 
     def end(
@@ -254,18 +284,34 @@ class HandlerCommitBatch:
         *rest* is the lane's claim and the index of its first message that stays leased.
         """
         with self._lock:
+            ended = False
             if self._tx is not None:
-                if self._inside:
+                if self.arrival is not None:
+                    ended = self._end_arrival(self._tx, settlement)
+                elif self._inside:
                     self._tx.release_savepoint(self._mark)
                 self._outside()
             now = self._db.clock.monotonic()
             self._since = self._since or now
             if self._claimed_at is not None:
                 self._claimed_at = now
-            self._ended.append(SettledMessage(leased, settlement))
             self._events += events
+            if ended:
+                return True
+            self._ended.append(SettledMessage(leased, settlement))
             self._rest[leased.lane.lane_id] = rest
-            return self._is_due(now)
+            return self._owed is not None or self._is_due(now)
+
+    def _end_arrival(self, tx: StoreTransaction, settlement: Settlement) -> bool:
+        """Store the message of an arrival by its settlement; return False if that must follow."""
+        arrival = self.arrival
+        if arrival is None or arrival.asks or settlement is not HANDLED:
+            self._store(tx)
+            return False
+        if not self._inside:
+            arrival.store_handled(tx)
+        self.arrival = None  # the commit ends its savepoint
+        return True
 
     def end_all(self, ended: list[tuple[SettledMessage, LaneRest, list[Event]]]) -> None:
         """Add the settlements of messages that share their effects, and commit them together."""
@@ -286,6 +332,7 @@ class HandlerCommitBatch:
         tx, self._tx, self._since = self._tx, None, 0.0
         if tx is not None:
             self._db.writer.rollback()
+        self._tell(stored=False)
         if ended or self._claimed_at is not None:
             self.lost = self.left_leases = True
             self._claimed_at = None
@@ -358,11 +405,20 @@ class HandlerCommitBatch:
                     self._settle(tx, ended, rest)
             except (OncewardError, ConstraintError):
                 # The running handler keeps its lane, and its claim may have been committed.
+                self._tell(stored=False)
                 self.lost = self.left_leases = True
                 self._release(ended)
                 return
+            if self._owed is not None:
+                self._tell(stored=True)
         if events:
             self._told(events)
+
+    def _tell(self, *, stored: bool) -> None:
+        """Give the carrier of an arrival its answer; without one it accepts the parcel itself."""
+        owed, self._owed, self.arrival = self._owed, None, None
+        if owed is not None:
+            owed.tell(owed.answer if stored else None)
 
     def _settle(
         self, tx: StoreTransaction, ended: list[SettledMessage], rest: dict[int, list[int]]
@@ -370,6 +426,8 @@ class HandlerCommitBatch:
         """Settle messages in the transaction of their handlers, and commit it."""
         self._db.writer.attach()
         try:
+            if self.arrival is not None:
+                self._store(tx)
             if ended:
                 received.settle(tx, ended, rest)
         except BaseException as error:

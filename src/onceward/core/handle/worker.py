@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 from onceward.core.handle import claim
 from onceward.core.handle.attempt import (
@@ -27,19 +28,21 @@ from onceward.core.handle.context import Context
 from onceward.core.handle.invoke import Loop
 from onceward.core.handle.signatures import Handlers
 from onceward.core.rows import lanes
-from onceward.core.rows.lanes import Lease, LeasedMessage
+from onceward.core.rows.lanes import NO_LEASE, Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
+from onceward.core.run.arrival import Arrival
 from onceward.core.run.engine_loop import EngineLoop, Team, lane_reaper
 from onceward.core.run.event_emitter import kind_of, settlement_event
-from onceward.core.run.threads import DOZE, QUICK_TICK, TICK
+from onceward.core.run.threads import DOZE, QUICK_TICK, TICK, engine_threads
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.file import file_checks, forks
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
-from onceward.file.in_flight import NOTE, NOTES, CallNotes
+from onceward.file.in_flight import NOTE, NOTE_OF_ARRIVAL, NOTES, CallNotes
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, monotonic
 from onceward.message.events import Event
 from onceward.message.log import log
+from onceward.message.parcel import Answer
 from onceward.message.retry import RetryPolicy
 from onceward.message.vocabulary import HANDLED, Done, RetryAt, Settlement, Waits
 
@@ -57,7 +60,6 @@ MANY: Final = 16
 """Size of a claim from which the next one is read and decoded before the lock is taken."""
 ASYNC_WORKERS: Final = 8
 """Default maximum of an agent's concurrent coroutines."""
-NO_LEASE: Final = Lease(0, 0, "", isolate=False)
 
 
 class CallGuard(Protocol):
@@ -110,6 +112,8 @@ class Worker:
     """Whether an error may have left leases that this worker no longer works on."""
     _attempt: HandlerAttempt | None = None
     """The last attempt of the round, which may still run."""
+    _here: Arrival | None = None
+    """An arriving message that this look handles for its carrier."""
 
     def __init__(
         self,
@@ -154,6 +158,9 @@ class Worker:
         self._served: frozenset[int] = frozenset()
         """Lanes that had a turn although more messages may wait in them: others come first."""
         self._held: dict[int, Lease] = {}
+        self._arrivals: deque[Arrival] = deque()
+        """Arriving messages that the next look handles as they are stored."""
+        self._slow = set[int]()  # handlers whose last call took longer than an open claim waits
         self._unbegun: deque[list[LeasedMessage]] = deque()
         self._beginning = forks.new_lock()
         """Held while a lane is begun, or while unstarted ones are released."""
@@ -219,7 +226,38 @@ class Worker:
             self._notes, self._entered = None, False
             self._db.in_flight.leave(self.owner)
 
+    @property
+    def may_take(self) -> bool:
+        """Whether it could handle an arriving message if it were idle."""
+        for each in (self._gate, self._guard, self._types):
+            if each is not None:
+                return False
+        return self._shares_claims
+
+    def offer(self, arrival: Arrival) -> bool:
+        """Take an arriving message for the next look, if this worker is idle and quick."""
+        if not self.may_take or self._arrivals or self._active or self._loop.stopping.is_set():
+            return False
+        if arrival.may_be_handled_here:
+            look = partial(self._look_here, arrival)
+            if engine_threads().run_here(self._loop, look):
+                return True
+        self._arrivals.append(arrival)
+        self._loop.notify()
+        return True
+
+    def _look_here(self, arrival: Arrival) -> float | None:
+        """Look for the carrier of an arriving message, on its thread."""
+        self._here = arrival
+        return self._loop.run()
+
     def _look(self) -> float | None:
+        arrival, self._here = self._here, None
+        here = arrival is not None
+        if arrival is None and self._arrivals:
+            arrival = self._arrivals.popleft()
+        if arrival is not None and self._handle_arrival(arrival, here=here):
+            return self._until_due()
         wait = self._idle_for()
         if wait == 0.0:
             with self._rounds:
@@ -233,6 +271,23 @@ class Worker:
             if self._exhausted:
                 return self._until_due()
         return wait
+
+    def _handle_arrival(self, arrival: Arrival, *, here: bool = False) -> bool:
+        """
+        Handle an arriving message as it is stored; return whether nothing else may be due.
+
+        *here*: this thread carries it too.
+        """
+        if not self._rounds.acquire(blocking=False):  # ``run_due`` handles a claim
+            arrival.tell(None)
+            return False
+        try:
+            begun = arrival.begin(here=here)
+            found = self.round(arrival) if begun else 0
+            return found > 0 and self._exhausted and not self._arrivals
+        finally:
+            self._rounds.release()
+            arrival.tell(None)
 
     def _until_due(self) -> float | None:
         """Return the seconds until a lane is due; None if none is backed off or leased."""
@@ -279,34 +334,15 @@ class Worker:
         finally:
             self._rounds.release()
 
-    def round(self) -> int:
-        """Claim ready messages, handle and settle them; return how many were claimed."""
-        request = ClaimRequest(
-            messages=self._size,
-            lanes=LANES if self._types is None else -1,
-            types=self._types,
-            served=self._served,
-            noted=self._notes is not None,
-        )
+    def round(self, arrival: Arrival | None = None) -> int:
+        """
+        Claim ready messages, handle and settle them; return how many were claimed.
+
+        With *arrival*, handle its message instead; return 0 if it must be accepted as usual.
+        """
         self._batch.lost = False  # before the claim, which may also be lost
         try:
-            if self._many and self._shares_claims and self._gate is None and self._types is None:
-                request = self._read_ahead(request)
-            work = partial(self._claim, request=request)
-            claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
-            total = sum(map(len, claimed))
-            if total >= self._size:  # its last lane may have more, and now waits for the others
-                last, turn = claimed[-1][0].lane.lane_id, self._served
-                over = last in turn or len(turn) >= LANES
-                self._served = frozenset([last]) if over else turn | {last}
-            self._many = total >= MANY and (not request.ahead or self._is_ahead(claimed))
-            if total >= request.messages:
-                self._loop.wake_next()
-            self._exhausted = total < request.messages and self._has_all_of(claimed)
-            if total:
-                started = self._db.clock.monotonic()
-                self._handle_all(claimed)
-                self._adapt(total, self._db.clock.monotonic() - started)
+            total = self._claim_due() if arrival is None else self._claim_arrival(arrival)
         except Exception:
             self._left_leases = True
             raise
@@ -321,6 +357,62 @@ class Worker:
         self._left_leases, self._batch.left_leases = self._batch.left_leases, False
         self._exhausted = self._exhausted and not (self._left_leases or self._batch.lost)
         return total
+
+    def _claim_due(self) -> int:
+        """Claim and handle ready messages; return how many."""
+        request = ClaimRequest(
+            messages=self._size,
+            lanes=LANES if self._types is None else -1,
+            types=self._types,
+            served=self._served,
+            noted=self._notes is not None,
+        )
+        if self._many and self._shares_claims and self._gate is None and self._types is None:
+            request = self._read_ahead(request)
+        work = partial(self._claim, request=request)
+        claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
+        total = sum(map(len, claimed))
+        if total >= self._size:  # its last lane may have more, and now waits for the others
+            last, turn = claimed[-1][0].lane.lane_id, self._served
+            over = last in turn or len(turn) >= LANES
+            self._served = frozenset([last]) if over else turn | {last}
+        self._many = total >= MANY and (not request.ahead or self._is_ahead(claimed))
+        if total >= request.messages:
+            self._loop.wake_next()
+        self._exhausted = total < request.messages and self._has_all_of(claimed)
+        if total:
+            started = self._db.clock.monotonic()
+            self._handle_all(claimed)
+            self._adapt(total, self._db.clock.monotonic() - started)
+        return total
+
+    def _claim_arrival(self, arrival: Arrival) -> int:
+        """Handle the message of an arrival, if it has a handler that is quick; return 1 if so."""
+        ready = resolve_handler(self._agent, arrival.message(), self._db.now(), self._policy)
+        if not isinstance(ready, Prepared) or not self._is_quick(ready):
+            return 0
+        claimed = self._batch.claim(partial(self._open, arrival=arrival), arrival)
+        if claimed:
+            self._prepared[SAME(claimed[0][0])] = ready
+            self._exhausted = True
+            self._handle_all(claimed)
+        return len(claimed)
+
+    def _is_quick(self, ready: Prepared) -> bool:
+        """
+        Return whether a handler may be called before its message is stored.
+
+        The reads of a coroutine use other threads, which would not see its message.
+        """
+        handler = ready.handler
+        slow = handler.is_async or handler.rules.batch or id(handler) in self._slow
+        return ready.error is None and not slow
+
+    def _open(self, tx: StoreTransaction, arrival: Arrival) -> list[list[LeasedMessage]]:
+        self._db.in_flight.busy.add(self.owner)
+        until = tx.now + round(1000 * self._settings.lease)
+        leased = arrival.open(tx, owner=self.owner, until=until)
+        return [] if leased is None else [[leased]]
 
     def _read_ahead(self, request: ClaimRequest) -> ClaimRequest:
         """Read and decode the messages of the next claim before other writers have to wait."""
@@ -472,12 +564,16 @@ class Worker:
 
     def _note_call(self, notes: CallNotes, leased: LeasedMessage) -> None:
         """Note a call before it begins; if that fails, commit its claim, which then counts it."""
-        lane = leased.lane
+        lane, arrival = leased.lane, self._batch.arrival
         if notes.count >= NOTES:
             self._batch.commit()
         if not self._batch._ended:  # all calls that were noted before are settled
             notes.turn, notes.count = notes.turn + 1, 0
-        note = NOTE.pack(notes.turn, lane.lane_id, lane.token, leased.seq)
+        call = (notes.turn, lane.lane_id, lane.token, leased.seq)
+        if arrival is None:
+            note = NOTE.pack(*call)
+        else:
+            note = NOTE_OF_ARRIVAL.pack(*call, UUID(arrival.id).bytes)
         try:
             os.pwrite(notes.file.handle, note, notes.at + notes.count * NOTE.size)
             notes.count += 1
@@ -538,6 +634,10 @@ class Worker:
         [settlement] = attempt.observed() if self._hooks.observers else attempt.run()
         took = attempt.took or 0.0
         self._quick = self._quick and not attempt.failed and took < CLAIM_WAITS
+        if took >= CLAIM_WAITS:
+            self._slow.add(id(ready.handler))
+        elif self._slow:
+            self._slow.discard(id(ready.handler))
         if took > TICK:  # beats may be rare since that call
             self._loop.beat_soon()
         if settlement is HANDLED and self._logs_each:
@@ -722,6 +822,24 @@ class WorkerPool:
                     log.failure("warning", "no further worker", error, agent=self._name)
                     self._spare = 0
             return self._spare > 0
+
+    @property
+    def may_take(self) -> bool:
+        """Whether a worker may be idle, and its calls quick."""
+        return any(worker.may_take for worker in self.workers)
+
+    def take(self, arrival: Arrival) -> Answer | None:
+        """
+        Have an idle worker handle an arriving message as it is stored; return the parcel's answer.
+
+        Return None if none can, or if it proved to be unusual: then nothing was stored, and the
+        parcel must be accepted as usual.
+        """
+        engine_threads().wake_held()
+        for worker in self.workers:
+            if worker.offer(arrival):
+                return arrival.wait()
+        return None
 
     def end(self) -> None:
         """Stop starting workers."""

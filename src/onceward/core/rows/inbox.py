@@ -389,6 +389,13 @@ class InboxRow(NamedTuple):
     mailbox: str | None
 
 
+INSERT_HANDLED: Final = """
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, state, attempts,
+                             correlation_id, causation_id, frame, digest, received_at, ended_at,
+                             padding)
+VALUES (:sender, :id, :lane_id, :session, :type, :topic, :rank, 'processed', :attempt,
+        :correlation_id, :causation_id, :frame, :digest, :received_at, :now, NULL)
+"""
 INSERT: Final = f"""
 INSERT INTO _onceward_inbox ({", ".join(InboxRow._fields)})
 VALUES ({", ".join("?" * len(InboxRow._fields))})
@@ -399,6 +406,18 @@ ON CONFLICT (sender, id) DO NOTHING
 def insert(tx: StoreTransaction, rows: Sequence[InboxRow]) -> None:
     """Insert new messages; one whose sender and id are there already changes nothing."""
     tx.insert(INSERT, rows)
+
+
+def insert_one(tx: StoreTransaction, row: InboxRow) -> int:
+    """Insert a new message; return its sequence."""
+    tx.run(INSERT, row)
+    return tx.handle.last_insert_rowid()
+
+
+def insert_handled(tx: StoreTransaction, row: InboxRow, attempt: int) -> int:
+    """Insert a message whose handler has been called, as processed; return its sequence."""
+    tx.run(INSERT_HANDLED, row._asdict() | {"now": tx.now, "attempt": attempt})
+    return tx.handle.last_insert_rowid()
 
 
 def insert_own(tx: StoreTransaction, *values: Any) -> None:

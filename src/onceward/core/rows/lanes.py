@@ -46,10 +46,12 @@ ON CONFLICT (sender, name, rank) DO UPDATE
    SET session = CASE WHEN session = excluded.session THEN session END
 RETURNING lane_id
 """
-OPEN_AND_ASK: Final = f"{OPEN.rstrip()}, EXISTS (SELECT 1 FROM _onceward_awaited_types)\n"
+OPEN_AND_ASK: Final = f"""
+{OPEN.strip()}, EXISTS (SELECT 1 FROM _onceward_awaited_types), called_id
+"""
 # An upsert of an unchanged row takes three times as long.
 KNOWN: Final = """
-SELECT lane_id, EXISTS (SELECT 1 FROM _onceward_awaited_types)
+SELECT lane_id, EXISTS (SELECT 1 FROM _onceward_awaited_types), called_id
   FROM _onceward_lanes
  WHERE sender = ?1 AND name = ?2 AND rank = ?3 AND (session = ?4 OR session IS NULL)
 """
@@ -101,8 +103,34 @@ SELECT b.lane_id, l.token, b.seq
   FROM json_each(?) AS j
   JOIN _onceward_lanes AS l ON l.lane_id = j.value ->> 0 AND l.token = (j.value ->> 1) - 1
   JOIN _onceward_inbox AS b ON b.seq = j.value ->> 2 AND b.lane_id = l.lane_id
- WHERE l.owner IS NULL AND b.state = 'pending'
+ WHERE l.owner IS NULL AND b.state = 'pending' AND j.value ->> 3 = ''
 """
+# Noted calls of messages that were not stored then, and that have not ended since.
+UNSTORED: Final = """
+SELECT l.lane_id, l.token, j.value ->> 3, b.seq
+  FROM json_each(?) AS j
+  JOIN _onceward_lanes AS l ON l.lane_id = j.value ->> 0 AND l.token = (j.value ->> 1) - 1
+  LEFT JOIN _onceward_inbox AS b ON b.sender = l.sender AND b.id = j.value ->> 3
+ WHERE l.owner IS NULL AND j.value ->> 3 <> '' AND coalesce(b.state, 'pending') = 'pending'
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_processed_messages AS p
+                    WHERE p.sender = l.sender AND p.message_id = j.value ->> 3)
+"""
+# A call of a message that its process has not survived counts once the message is stored. The
+# token says that it was counted.
+NOTE_CALLED: Final = """
+UPDATE _onceward_lanes
+   SET called = CASE WHEN called_id = :id THEN called + 1 ELSE 1 END, called_id = :id,
+       token = token + 1
+ WHERE lane_id = :lane AND token = :token AND owner IS NULL
+"""
+CALLED: Final = """
+SELECT b.seq, l.called
+  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.sender = l.sender AND b.id = l.called_id
+ WHERE l.lane_id = ? AND b.state = 'pending'
+"""
+# The calls are counted, or their message was given up by its sender.
+FORGET_CALLED: Final = "UPDATE _onceward_lanes SET called_id = NULL, called = 0 WHERE lane_id = ?"
 # One of the messages may have ended its process, or may be why their commit failed.
 CAREFUL: Final = (
     "UPDATE _onceward_lanes SET isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ?"
@@ -268,6 +296,19 @@ SELECT (SELECT paused_at FROM _onceward_file_info),
        (SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL)
 """
 NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL"
+# A lane that is known and empty, while no other lane is ready and none waits for a date or a type.
+FREE: Final = """
+SELECT lane_id, token, isolate_upto_seq, 1 + (SELECT seq FROM sqlite_sequence
+                                               WHERE name = '_onceward_inbox')
+  FROM _onceward_lanes
+ WHERE sender = :sender AND name = :name AND rank = :rank
+   AND (session = :session OR session IS NULL)
+   AND head_seq IS NULL AND due_at IS NULL AND owner IS NULL AND called_id IS NULL
+   AND NOT EXISTS (SELECT 1 FROM _onceward_lanes WHERE head_seq IS NOT NULL AND due_at IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_awaited_types)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE :session GLOB h.pattern)
+   AND (SELECT paused_at FROM _onceward_file_info) IS NULL
+"""
 FORGET: Final = """
 DELETE FROM _onceward_lanes WHERE lane_id IN (
     SELECT lane_id FROM _onceward_lanes AS l
@@ -318,6 +359,19 @@ class Lease(NamedTuple):
     def named(self) -> dict[str, Any]:
         """The bindings that prove that a change is the holder's."""
         return {"lane": self.lane_id, "token": self.token, "owner": self.owner}
+
+
+NO_LEASE: Final = Lease(0, 0, "", isolate=False)
+"""The lease of a message that is not claimed yet."""
+
+
+class FreeLane(NamedTuple):
+    """A lane without messages, and the sequence that the next message of the inbox gets."""
+
+    lane_id: int
+    token: int
+    isolate_upto_seq: int
+    next_seq: int
 
 
 class LeasedMessage(NamedTuple):
@@ -383,13 +437,20 @@ def open_queue(tx: StoreTransaction, session: str, rank: int) -> int:
     return int(lane_id)
 
 
+OpenLane = tuple[int, int, str | None]
+"""
+A lane, whether the file declares types that handlers wait for, and the id that ``note_called`` has
+noted, if any.
+"""
+
+
 def open_lane_and_ask(
     tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str
-) -> tuple[int, int]:
-    """Return the number of a lane, and whether the file declares types that handlers wait for."""
+) -> OpenLane:
+    """Return a lane, created on first use."""
     lane = (sender, name, rank, session)
-    [(lane_id, awaits)] = tx.rows(KNOWN, lane) or tx.rows(OPEN_AND_ASK, lane)
-    return int(lane_id), int(awaits)
+    [found] = tx.rows(KNOWN, lane) or tx.rows(OPEN_AND_ASK, lane)
+    return cast("OpenLane", found)
 
 
 def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool:
@@ -432,6 +493,23 @@ def held_by(tx: StoreTransaction, owner: str) -> list[LaneRow]:
 def undone(tx: StoreTransaction, calls: Sequence[object]) -> list[tuple[Any, ...]]:
     """Return (lane, token, message) of those noted calls whose claim was rolled back."""
     return tx.rows(UNDONE, (json.dumps(calls),))
+
+
+def unstored(tx: StoreTransaction, calls: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Return (lane, token, id, sequence or None) of noted calls of messages not stored then."""
+    return tx.rows(UNSTORED, (json.dumps(calls),))
+
+
+def note_called(tx: StoreTransaction, lane_id: int, token: int, message_id: str) -> bool:
+    """Note a call of a message that is not stored yet; return whether its lane was free."""
+    return tx.run(NOTE_CALLED, {"lane": lane_id, "token": token, "id": message_id}) > 0
+
+
+def take_called(tx: StoreTransaction, lane_id: int) -> list[tuple[int, int]]:
+    """Return (sequence, number of calls) of the message that ``note_called`` noted; forget it."""
+    found = cast("list[tuple[int, int]]", tx.rows(CALLED, (lane_id,)))
+    tx.run(FORGET_CALLED, (lane_id,))
+    return found
 
 
 def pass_token(tx: StoreTransaction, lane_id: int, token: int, *, isolate: int) -> bool:
@@ -543,6 +621,36 @@ def lease(
 
 def _as_json(seqs: Sequence[int]) -> str:
     return to_json(seqs).decode()
+
+
+def find_free(
+    tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str
+) -> FreeLane | None:
+    """
+    Return the lane of a new message if the message would be claimed next, and not alone.
+
+    Its lane is known and empty, no other lane is ready, no handler waits for a type, and the
+    session has no runs.
+    """
+    named = {"sender": sender, "name": name, "rank": rank, "session": session}
+    for row in tx.rows(FREE, named):
+        lane = FreeLane(*row)
+        if lane.next_seq is not None and lane.isolate_upto_seq < lane.next_seq:
+            return lane
+    return None
+
+
+def lease_arrival(tx: StoreTransaction, leased: LeasedMessage, *, until: Millis) -> None:
+    """
+    Lease the lane of ``find_free`` for the message that was just inserted into it.
+
+    Raises:
+        LeaseLost: the lane was leased in between; roll the transaction back.
+
+    """
+    lane_id, token, owner, *_ = leased.lane
+    set_head(tx, lane_id)
+    lease(tx, (lane_id, token - 1, 0), [leased.seq], owner=owner, until=until)
 
 
 def take_more(tx: StoreTransaction, held: Lease, seqs: Sequence[int]) -> None:

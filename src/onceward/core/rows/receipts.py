@@ -39,6 +39,8 @@ def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> No
     """Store receipts for senders, one row per sender and commit; apply those to oneself at once."""
     by_peer: dict[str, list[Receipt]] = {}
     for peer, receipt in outcomes:
+        if tx.take_receipt is not None and tx.take_receipt(peer, receipt):
+            continue
         by_peer.setdefault(peer, []).append(receipt)
     rows: list[tuple[str, str, Millis]] = []
     own = tx.own

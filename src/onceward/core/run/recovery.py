@@ -32,6 +32,7 @@ LAST_FOR: Final = 60_000
 LOOK: Final = 1.0
 """Seconds between two looks of a waiting reader at leases whose process may have died."""
 DIED: Final = "its process {} died during the call"
+DIED_EARLY: Final = "its process died during the call, before the message was stored"
 NOT_SETTLED: Final = "it was not settled before its lease ran out"
 STANDS: Final = (
     "its process {} lives but has not prolonged its lease for {:.0f} s: "
@@ -143,6 +144,7 @@ def take_over(tx: StoreTransaction) -> None:
 
 def _count_undone(tx: StoreTransaction, record: OwnerRecord) -> None:
     """Count noted calls whose claim was rolled back, and claim their messages last."""
+    _note_unstored(tx, record)
     seen, undone = DIED.format(record.process), dict[tuple[int, int], list[int]]()
     for lane_id, token, seq in lanes.undone(tx, record.calls) if record.calls else ():
         undone.setdefault((lane_id, token), []).append(seq)
@@ -151,6 +153,22 @@ def _count_undone(tx: StoreTransaction, record: OwnerRecord) -> None:
             for seq in seqs:
                 inbox.count_unended(tx, seq, 1, seen)
             lanes.rest(tx, lane_id, tx.now + LAST_FOR, suspect=True)
+
+
+def _note_unstored(tx: StoreTransaction, record: OwnerRecord) -> None:
+    """Count noted calls of messages that were not stored then, and claim those messages last."""
+    for lane_id, token, message_id, seq in lanes.unstored(tx, record.calls) if record.calls else ():
+        if lanes.note_called(tx, lane_id, token, message_id):
+            lanes.rest(tx, lane_id, tx.now + LAST_FOR, suspect=True)
+            if seq is not None:
+                count_called(tx, lane_id)
+
+
+def count_called(tx: StoreTransaction, lane_id: int) -> None:
+    """Count calls that a message's process has not survived; the message is stored by now."""
+    for seq, calls in lanes.take_called(tx, lane_id):
+        inbox.count_unended(tx, seq, calls, DIED_EARLY)
+        lanes.isolate(tx, lane_id, seq)
 
 
 def end_dead_worker(tx: StoreTransaction, *owners: str) -> None:

@@ -199,6 +199,17 @@ class EngineThreads:
             elif task.beat is not None:
                 self._hurry()
 
+    def run_here(self, task: EngineTask, run: Callable[[], float | None]) -> bool:
+        """Call *run* for an idle task on the calling thread; return False if it is not idle."""
+        with self._lock:
+            if task.state != "idle":
+                return False
+            self._begin(task)
+            if task.beat is not None:
+                self._hurry()
+        self._run_begun(task, run)
+        return True
+
     def beat_soon(self, task: EngineTask) -> None:
         """Beat a running task soon, although its last beat asked for a later one."""
         with self._lock:
@@ -394,8 +405,7 @@ class EngineThreads:
             task = self._queue.popleft()
             if task.state != "queued":  # ended, or queued twice
                 continue
-            task.state, task.notified, task.thread = "running", False, get_ident()
-            self._running.add(task)
+            self._begin(task)
             if self._queue:  # get a thread for the next one
                 self._summon()
             if self._rests:
@@ -406,18 +416,25 @@ class EngineThreads:
             return task
         return None
 
+    def _begin(self, task: EngineTask) -> None:
+        task.state, task.notified, task.thread = "running", False, get_ident()
+        self._running.add(task)
+
     def _run(self, task: EngineTask, own: Thread) -> None:
-        seconds: float | None = PAUSE
         own.name = task.name
+        self._run_begun(task, task.run)
+        own.name = "onceward-engine"
+
+    def _run_begun(self, task: EngineTask, run: Callable[[], float | None]) -> None:
+        seconds: float | None = PAUSE
         try:
             # context variables of one agent's handlers reach no other
-            seconds = Context().run(task.run)
+            seconds = Context().run(run)
         except BaseException as error:  # noqa: BLE001 - other tasks share the thread
             forks.leave_if_forked(self._forks, error)
             log.failure("error", "an engine failed", error, task=task.name)
         if forks.count != self._forks:  # the task was forked on its way
             forks.leave()
-        own.name = "onceward-engine"
         with self._lock:
             self._running.discard(task)
             task.thread = 0

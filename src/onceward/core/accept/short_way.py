@@ -1,0 +1,167 @@
+"""
+Accept a plain message with the call of its handler: one commit stores, handles and settles it.
+
+Only what is usual goes this way: one new message alone in its parcel, in a lane that is known and
+empty, while no other lane is ready. Everything else is refused by ``open``, which has written
+nothing then, and takes the usual way: the parcel is stored, and a worker claims its messages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.core.accept import judge
+from onceward.core.accept.judge import StreamPosition
+from onceward.core.accept.policy import InboxPolicy, ParsedFrame
+from onceward.core.rows import dedup, inbox, lanes
+from onceward.core.rows.inbox import InboxRow
+from onceward.core.rows.lanes import NO_LEASE, Lease, LeasedMessage
+from onceward.core.run.arrival import Arrival
+from onceward.errors import LeaseLost
+from onceward.file.transaction import StoreTransaction, bump
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.ids import OWN_ID
+from onceward.message.parcel import Answer, Parcel, Receipt
+
+ASKS: Final = '"replyto"'
+"""Text in every frame that asks for a reply; a body may also have it."""
+
+
+def is_plain(parcel: Parcel, frames: list[ParsedFrame]) -> bool:
+    """Return whether a parcel may go the short way, before its recipient's file is read."""
+    if len(frames) != 1 or parcel.receipts or parcel.sender == parcel.recipient:
+        return False
+    [each] = frames
+    of = each.frame
+    return (
+        of is not None
+        and OWN_ID.fullmatch(of.id) is not None
+        and not (each.problem or each.carried.redelivered or of.chosenid or of.expirytime)
+        and not (of.kind or of.mailbox or of.channel or of.inreplyto)
+        and not (of.__pydantic_extra__ and of.ephemeral)
+    )
+
+
+class PlainArrival(Arrival):
+    """A parcel with one plain message; see ``is_plain``."""
+
+    def __init__(self, parcel: Parcel, policy: InboxPolicy, examined: ParsedFrame) -> None:
+        super().__init__()
+        assert examined.frame is not None  # noqa: S101 - it is plain
+        self._parcel, self._policy, self._examined = parcel, policy, examined
+        self._frame: Frame = examined.frame
+        self._stream = StreamPosition()
+        self._leased = self.message()
+        self._until: Millis = 0
+        self._receipt = Receipt(self._frame.id, "stored")
+        self.id = self._frame.id
+        self.asks = ASKS in examined.carried.text
+
+    def message(self) -> LeasedMessage:
+        """Return the message without a lease, to find its handler."""
+        frame, each = self._frame, self._examined
+        return LeasedMessage(
+            NO_LEASE,
+            seq=0,
+            sender=self._parcel.sender,
+            id=frame.id,
+            session=frame.session,
+            frame=each.carried.text,
+            digest=each.digest,
+            expires_at=None,
+            attempt=1,
+            received_at=0,
+        )
+
+    def open(self, tx: StoreTransaction, *, owner: str, until: Millis) -> LeasedMessage | None:
+        """
+        Return the message as it will be leased; None if the usual way must be taken.
+
+        Nothing is written. *owner* is the worker that would lease it, *until* the end of the lease.
+        """
+        parcel, frame, policy = self._parcel, self._frame, self._policy
+        found = judge.look(tx, parcel)
+        if found.verdict != "accepted" or found.judge_all:
+            return None
+        if found.known or found.rated or found.waiting >= policy.max_inbox:
+            return None
+        if found.rule is not None or policy.network:
+            [allowed] = judge.allowed([self._examined], found.rule)
+            if allowed.problem:
+                return None
+        self._stream = found.stream
+        name = frame.partitionkey or frame.session
+        free = lanes.find_free(tx, parcel.sender, name, frame.priority, session=frame.session)
+        if free is None:
+            return None
+        self._until = until
+        held = Lease(free.lane_id, free.token + 1, owner, isolate=False)
+        self._leased = self._leased._replace(lane=held, seq=free.next_seq, received_at=tx.now)
+        return self._leased
+
+    def store(self, tx: StoreTransaction) -> None:
+        """Store it as a waiting message under its lease."""
+        leased = self._leased
+        self._check(inbox.insert_one(tx, self._row()))
+        lanes.lease_arrival(tx, leased, until=self._until)
+        self._advance(tx)
+        self._receipt = Receipt(leased.id, "stored")
+        tx.take_receipt = self._take_receipt
+
+    def store_handled(self, tx: StoreTransaction) -> None:
+        """Store it as a handled message, which needs no lease."""
+        leased = self._leased
+        self._check(inbox.insert_handled(tx, self._row(), leased.attempt))
+        dedup.add_one(tx, leased.sender, leased.id, leased.session, "processed")
+        self._advance(tx)
+        bump(tx, ended=1, processed=1)
+        self._receipt = Receipt(leased.id, "processed")
+
+    def _check(self, seq: int) -> None:
+        """Raise LeaseLost unless the message got the sequence that its handler was called with."""
+        if seq != self._leased.seq:
+            msg = f"message {self.id} was stored as {seq}, not as {self._leased.seq}"
+            raise LeaseLost(msg)
+
+    def _row(self) -> InboxRow:
+        frame, leased = self._frame, self._leased
+        return InboxRow(
+            sender=leased.sender,
+            id=frame.id,
+            lane_id=leased.lane.lane_id,
+            session=frame.session,
+            type=frame.type,
+            topic=frame.topic,
+            rank=frame.priority,
+            state="pending",
+            expires_at=None,
+            correlation_id=frame.correlationid,
+            causation_id=frame.causationid,
+            frame=leased.frame,
+            digest=leased.digest,
+            received_at=leased.received_at,
+            ended_at=None,
+            channel=None,
+            kind=None,
+            mailbox=None,
+        )
+
+    def _advance(self, tx: StoreTransaction) -> None:
+        judge.advance(tx, self._stream, self._parcel)
+
+    def _take_receipt(self, peer: str, receipt: Receipt) -> bool:
+        """Let the answer carry the receipt of this message; return whether it is that."""
+        mine = (peer, receipt.id) == (self._leased.sender, self._leased.id)
+        if mine:
+            self._receipt = receipt
+        return mine
+
+    @property
+    def answer(self) -> Answer:
+        """The answer to the parcel once what was stored is committed."""
+        return Answer(
+            verdict="accepted",
+            receipts=(self._receipt,),
+            durability=self._policy.durability,
+        )
