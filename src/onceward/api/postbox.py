@@ -593,7 +593,7 @@ class Postbox(Session, EventSource, PostboxParts):
     def _cancelling(self) -> Cancelling:
         from onceward.features.cancellation.cancellation import Cancelling  # noqa: PLC0415 - rarely needed
 
-        return Cancelling(self._deps, self._receiver.canceller)
+        return Cancelling(self._deps, self._receiver.endings)
 
     @checked
     def follow(

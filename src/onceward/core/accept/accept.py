@@ -5,29 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept import judge
 from onceward.core.accept.judge import Known, KnownMessage
-from onceward.core.accept.policy import (
-    Arrives,
-    CancelsMessages,
-    InboxPolicy,
-    Inspect,
-    KeyedMessage,
-    ParsedFrame,
-)
+from onceward.core.accept.policy import Arrives, InboxPolicy, Inspect, ParsedFrame, Told
 from onceward.core.end import received, sent
 from onceward.core.rows import dedup, inbox, lanes, peers, tickets
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import OpenLane
 from onceward.core.run import recovery
+from onceward.core.run.endings import Endings
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits
 from onceward.core.send.compose import OutgoingMessage
-from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
@@ -37,7 +30,7 @@ from onceward.message.frame import Frame, keep_until_handled, session_and_type
 from onceward.message.ids import OWN_ID
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, Verdict, downgrade
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import CANCEL, QUESTION, reason_text
+from onceward.message.vocabulary import QUESTION, reason_text
 
 if TYPE_CHECKING:
     from onceward.core.run.arrival import TakesArrivals
@@ -97,10 +90,11 @@ class Receiver:
         self._notify_in = partial(db.notifier.notify, "in")
         self._notify_arrival = db.notifier.notify_arrival
         self._notify_out = partial(db.notifier.notify, "out")
-        self._settings, self._features = settings, features
-        self._hears = tuple(each.takes[None] for each in features if None in each.takes)
-        makers = (each.canceller for each in features)
-        self._make_canceller = next(filter(None, makers), None)
+        self._settings = settings
+        self._takes = {kind: take for each in features for kind, take in each.takes.items()}
+        self._stored = {kind: tell for each in features for kind, tell in each.stored.items()}
+        let_go = [each.ends for each in features if each.ends is not None]
+        self.endings = Endings(self._emitter, let_go)
         self.workers: TakesArrivals | None = None
         """The workers of this process, which may handle a message as it is stored."""
 
@@ -116,21 +110,13 @@ class Receiver:
             accept_weaker=self._settings.accept_weaker,
             max_hops=self._settings.max_hops,
             network=self._network,
-            features=self._features,
-            hears=self._hears,
-            cancel=None if self._make_canceller is None else self._cancel,
+            takes=self._takes,
+            stored=self._tell_stored,
         )
 
-    @cached_property
-    def canceller(self) -> CancelsMessages:
-        """Return the canceller of this inbox."""
-        let_go = [each.ends for each in self._features if each.ends is not None]
-        if self._make_canceller is None:
-            raise InvalidArgument("this installation has no feature that cancels messages")
-        return self._make_canceller(self._emitter, let_go)
-
-    def _cancel(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
-        self.canceller.take(tx, sender, asked)
+    def _tell_stored(self, tx: StoreTransaction, sender: str, told: Told) -> None:
+        for kind in told.keys() & self._stored.keys():
+            self._stored[kind](self.endings, tx, sender, told[kind])
 
     def accept(self, parcel: Parcel) -> Answer:
         """
@@ -345,8 +331,6 @@ def _accept_frames(
             kept.received.append(message_id)
     if fresh:
         kept.answered = _store(tx, parcel.sender, fresh, policy)
-        if kept.answered:
-            _cancel(tx, parcel.sender, fresh, policy)
     for message_id in kept.answered:
         receipts[message_id] = Receipt(message_id, "processed")
     return kept
@@ -387,27 +371,25 @@ def _store(
     lane_ids: dict[tuple[str, int, str], OpenLane] = {}
     rows: list[InboxRow] = []
     settled: list[tuple[str, str, str, Millis]] = []
-    keyed: list[KeyedMessage] = []
+    told: dict[str | None, list[Frame]] = {}
     answered = 0
     for each, frame in zip(fresh, frames, strict=True):
         done = frame.inreplyto in awaited and _answered(tx, frame)
         if done:
             awaited.discard(str(frame.inreplyto))
         elif frame.kind is not None:
-            done = _taken(tx, sender, frame, policy.features)
+            done = _taken(tx, sender, frame, policy)
         boxed = frame.mailbox is not None and not done
         lane_id, awaits, _ = BOXED if boxed else _lane(tx, sender, frame, lane_ids)
         if awaits and not done and frame.kind is None:
-            done = any(hear(tx, sender, frame) for hear in policy.hears)
+            done = _taken(tx, sender, frame, policy)
         answered += done
-        if boxed and frame.mailboxkey is not None:
-            keyed.append(KeyedMessage(str(frame.mailbox), frame.mailboxkey, frame.id))
+        if (boxed and frame.mailboxkey is not None) or (done and frame.kind is not None):
+            told.setdefault(None if boxed else frame.kind, []).append(frame)
         if done or boxed:
             settled.append((sender, frame.id, frame.session, tx.now))
         rows.append(_row(sender, frame, each, lane_id, tx.now, done=done))
     inbox.insert(tx, rows)
-    if keyed:
-        _take_keyed(tx, sender, keyed, policy.features)
     _note_kinds(tx, sender, frames)
     if settled:
         dedup.add_processed(tx, settled)
@@ -415,18 +397,9 @@ def _store(
     lanes.set_heads(tx, list(map(itemgetter(0), lane_ids.values())))
     if any(map(itemgetter(2), lane_ids.values())):
         _count_called(tx, lane_ids.values())
+    if told and policy.stored is not None:
+        policy.stored(tx, sender, told)
     return list(map(itemgetter(1), settled))
-
-
-def _take_keyed(
-    tx: StoreTransaction,
-    sender: str,
-    keyed: Sequence[KeyedMessage],
-    features: Sequence[Arrives],
-) -> None:
-    for feature in features:
-        if feature.keyed is not None:
-            feature.keyed(tx, sender, keyed)
 
 
 def _count_called(tx: StoreTransaction, opened: Iterable[OpenLane]) -> None:
@@ -436,22 +409,10 @@ def _count_called(tx: StoreTransaction, opened: Iterable[OpenLane]) -> None:
             recovery.count_called(tx, lane_id)
 
 
-def _cancel(
-    tx: StoreTransaction, sender: str, fresh: Sequence[ParsedFrame], policy: InboxPolicy
-) -> None:
-    """Decide which messages a sender may still cancel, once those of its parcel are stored."""
-    asked = [each.frame for each in fresh if each.frame is not None and each.frame.kind == CANCEL]
-    if asked and policy.cancel is not None:
-        policy.cancel(tx, sender, asked)
-
-
-def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Arrives]) -> bool:
+def _taken(tx: StoreTransaction, sender: str, frame: Frame, policy: InboxPolicy) -> bool:
     """Pass a frame to the feature of its kind; return whether it is done."""
-    for feature in features:
-        take = feature.takes.get(frame.kind)
-        if take is not None:
-            return take(tx, sender, frame)
-    return False
+    take = policy.takes.get(frame.kind)
+    return take is not None and take(tx, sender, frame)
 
 
 def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:

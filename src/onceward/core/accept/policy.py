@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.run.endings import Endings, LetGo
 from onceward.file.directory import DirectoryHandle
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import Frame
@@ -16,28 +16,14 @@ Judge = Callable[[DirectoryHandle, str, list["ParsedFrame"]], list["ParsedFrame"
 """Checks frames for an agent of a home; a refused one has a problem."""
 
 
-class KeyedMessage(NamedTuple):
-    """A message of a mailbox that keeps the newest message of each key."""
-
-    mailbox: str
-    key: str
-    id: str
-
-
 Take = Callable[[StoreTransaction, str, Frame], bool]
 """Accepts a frame from its sender; returns whether the frame is done."""
-LetGo = Callable[[StoreTransaction, list[int]], Sequence[str]]
-"""Lets go of messages that end; returns the ids of requests whose replies are awaited no more."""
+Stored = Callable[[Endings, StoreTransaction, str, Sequence[Frame]], None]
+"""Gets stored frames of a sender, in order, with what ends messages."""
 
 
-class CancelsMessages(Protocol):
-    """Cancels messages of an inbox, for its agent or at their sender's request."""
-
-    def end(self, tx: StoreTransaction, seqs: Sequence[int], reason: str) -> set[int]:
-        """End the unfinished ones of the messages; return their sequences."""
-
-    def take(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
-        """Decide the requests of a sender, and report each decision in the same commit."""
+Told = Mapping[str | None, Sequence[Frame]]
+"""Stored frames by the kind by which features asked for them."""
 
 
 class Arrives(NamedTuple):
@@ -55,12 +41,14 @@ class Arrives(NamedTuple):
 
     None is for frames without a kind, in files that declare types for which handlers wait.
     """
-    keyed: Callable[[StoreTransaction, str, Sequence[KeyedMessage]], None] | None = None
-    """Gets the new messages of mailboxes that have a key, in order."""
+    stored: Mapping[str | None, Stored] = {}
+    """
+    By kind: gets the frames that were taken, once all of their parcel are stored.
+
+    None is for messages of mailboxes that have a key.
+    """
     ends: LetGo | None = None
     """Lets go of messages that end from outside, by their sequences, before they end."""
-    canceller: Callable[[EventEmitter, Sequence[LetGo]], CancelsMessages] | None = None
-    """Creates the canceller of an inbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +63,10 @@ class InboxPolicy:
     max_hops: int = 64
     network: bool = False
     """Whether parcels come from other machines: senders without a rule get the network's rule."""
-    features: Sequence[Arrives] = ()
-    """The work of features in the commit that stores frames, in order."""
-    hears: Sequence[Take] = ()
-    """Those that accept awaited types, if the file declares some."""
-    cancel: Callable[[StoreTransaction, str, Sequence[Frame]], None] | None = None
-    """Decides a sender's requests to cancel messages."""
+    takes: Mapping[str | None, Take] = field(default_factory=dict)
+    """What accepts frames, by kind."""
+    stored: Callable[[StoreTransaction, str, Told], None] | None = None
+    """Tells features that frames are stored."""
 
     def trusts(self, other: Durability) -> bool:
         """Return whether receipts of this durability settle our messages."""

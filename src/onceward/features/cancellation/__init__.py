@@ -18,6 +18,6 @@ FEATURE: Final = Feature(
     name="cancellation",
     arrives=Arrives(
         takes={CANCEL: late("arrived.heard")},
-        canceller=late("arrived.Canceller"),
+        stored={CANCEL: late("arrived.decide")},
     ),
 )

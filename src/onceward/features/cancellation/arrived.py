@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from onceward.core.accept.policy import LetGo
-from onceward.core.end import received, sent
+from onceward.core.end import sent
 from onceward.core.rows import dedup, receipts, tickets
-from onceward.core.run.event_emitter import EventEmitter
+from onceward.core.run.endings import Endings
 from onceward.core.send.add import NO_ASKER, add_if_possible
 from onceward.core.send.compose import OutgoingMessage
 from onceward.file.transaction import StoreTransaction
@@ -72,25 +71,23 @@ def heard(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     return True
 
 
+def decide(endings: Endings, tx: StoreTransaction, sender: str, frames: Sequence[Frame]) -> None:
+    """Decide which messages a sender may still cancel, once those of its parcel are stored."""
+    Canceller(endings).take(tx, sender, frames)
+
+
 class Canceller:
     """Cancels messages of an inbox, for its agent or at their sender's request."""
 
-    def __init__(self, emitter: EventEmitter, let_go: Sequence[LetGo] = ()) -> None:
-        self._emitter, self._let_go = emitter, let_go
+    def __init__(self, endings: Endings) -> None:
+        self._endings, self._emitter = endings, endings.emitter
 
     def end(self, tx: StoreTransaction, seqs: Sequence[int], reason: str) -> set[int]:
-        """
-        End the waiting and running ones of the messages; return their sequences.
-
-        Each lease on one of them ends, so that its handler's writes roll back.
-        """
-        unawaited = [each for let_go in self._let_go for each in let_go(tx, list(seqs))]
-        ended = received.end_unclaimed(tx, seqs, "cancelled", reason)
-        if ended:
-            self._emitter.cancelled(tx, [(i, s, reason) for _, s, i in ended])
-        if unawaited:
-            self._cancel_requests(tx, unawaited, reason)
-        return {seq for seq, _, _ in ended}
+        """End the waiting and running ones of the messages; return their sequences."""
+        ended = self._endings.cancel(tx, seqs, reason)
+        if ended.unawaited:
+            self._cancel_requests(tx, ended.unawaited, reason)
+        return ended.seqs
 
     def _cancel_requests(self, tx: StoreTransaction, ids: Sequence[str], reason: str) -> None:
         """

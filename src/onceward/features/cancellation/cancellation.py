@@ -7,15 +7,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from onceward.core.accept.policy import CancelsMessages
 from onceward.core.end import sent
 from onceward.core.handle.call import CONTEXT
 from onceward.core.rows import outbox
+from onceward.core.run.endings import Endings
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
-from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.add import add_request
 from onceward.errors import InvalidArgument
-from onceward.features.cancellation.arrived import TOO_LATE, cancel_reason
+from onceward.features.cancellation.arrived import TOO_LATE, Canceller, cancel_reason
 from onceward.file.sql_parts import senders
 from onceward.file.transaction import StoreTransaction
 from onceward.message.names import plain_text
@@ -95,9 +94,9 @@ class SentMessage(NamedTuple):
 class Cancelling:
     """Cancels messages of one postbox."""
 
-    def __init__(self, deps: RuntimeDeps, canceller: CancelsMessages) -> None:
+    def __init__(self, deps: RuntimeDeps, endings: Endings) -> None:
         self._db, self._outbox, self._settings = deps.db, deps.outbox, deps.settings
-        self._canceller, self._emitter = canceller, EventEmitter(deps.hooks, deps.db.agent)
+        self._canceller, self._emitter = Canceller(endings), endings.emitter
 
     def cancel(self, message_id: str, reason: str, timeout: Span | None) -> Cancellation:
         """Cancel one message; wait up to *timeout* seconds for its recipient's decision."""

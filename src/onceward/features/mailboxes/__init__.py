@@ -21,7 +21,7 @@ FEATURE: Final = Feature(
     name="mailboxes",
     arrives=Arrives(
         judge=late("directory.inspect"),
-        keyed=late("keys.supersede"),
+        stored={None: late("keys.supersede")},
     ),
     upkeep=Upkeep(expire=late("mailboxes.expire"), home=late("api.sweep"), held=HELD),
     rules=late("rules.rules"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from onceward.core.accept.policy import KeyedMessage
 from onceward.core.rows import inbox
+from onceward.core.run.endings import Endings
 from onceward.file.transaction import StoreTransaction, bump
+from onceward.message.frame import Frame
 
 RETURNED: Final = """
 SELECT b.frame ->> '$.mailboxkey',
@@ -21,16 +22,18 @@ SELECT b.frame ->> '$.mailboxkey',
 """
 
 
-def supersede(tx: StoreTransaction, sender: str, messages: Sequence[KeyedMessage]) -> None:
+def supersede(endings: Endings, tx: StoreTransaction, sender: str, frames: Sequence[Frame]) -> None:
     """
     End the previous message of each key, in the commit that stores the new ones.
 
     Each new message, in order, ends at most one, so the work is bounded.
     """
+    del endings
     ended = 0
-    for each in messages:
-        ended += inbox.supersede(tx, each.mailbox, each.key)
-        inbox.name_key(tx, each.key, sender, each.id)
+    for each in frames:
+        key = str(each.mailboxkey)
+        ended += inbox.supersede(tx, str(each.mailbox), key)
+        inbox.name_key(tx, key, sender, each.id)
     bump(tx, dropped=ended, ended=ended)
 
 
