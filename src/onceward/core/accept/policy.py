@@ -64,7 +64,7 @@ class InboxPolicy:
     network: bool = False
     """Whether parcels come from other machines: senders without a rule get the network's rule."""
     takes: Mapping[str | None, Take] = field(default_factory=dict)
-    """What accepts frames, by kind."""
+    """Accept frames, by kind."""
     stored: Callable[[StoreTransaction, str, Told], None] | None = None
     """Tells features that frames are stored."""
 

@@ -14,7 +14,7 @@ LetGo = Callable[[StoreTransaction, list[int]], Sequence[str]]
 
 
 class CancelledMessages(NamedTuple):
-    """What a cancellation has ended."""
+    """The messages that a cancellation has ended."""
 
     seqs: set[int]
     """The messages that waited or were handled, by their sequences."""
