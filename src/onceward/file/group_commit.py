@@ -604,6 +604,11 @@ class Writer:
         """Whether this thread has an open transaction."""
         return self._owner == get_ident()
 
+    @property
+    def joins(self) -> bool:
+        """Whether this thread has an open transaction, or runs a handler."""
+        return self.held or self.thread_transactions.is_bound
+
     def write(self, work: Callable[[StoreTransaction], T], *, synced: bool = True) -> T:
         """
         Run *work* and commit it, together with the work of other waiting threads.
