@@ -19,8 +19,8 @@ from onceward.file.process_socket import FULL, ProcessSocket
 AGENTS = 20
 EACH = 4
 """Descriptors of an idle file: the database, its WAL, its shared memory and its run lock."""
-SHARED = 8
-"""Further ones: the directory of the home, sockets, and what waiting takes."""
+SHARED = 10
+"""Further ones: the directory of the home, the sockets for notices and for parcels, and waiting."""
 CROWD = """
 import os, sys
 from onceward import Agent, Postbox

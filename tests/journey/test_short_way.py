@@ -15,6 +15,7 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Context, Drop, Postbox, Reject, Retry
+from onceward.core.accept import short_way
 from onceward.core.accept.short_way import PlainArrival
 from onceward.core.handle import commit_batch, worker
 from onceward.core.handle.worker import Worker
@@ -61,13 +62,14 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
 
 @contextmanager
 def pair(
-    folder: Path, handle: Callable[..., Any], **options: Any
+    folder: Path, handle: Callable[..., Any], *, transitions: bool = False, **options: Any
 ) -> Iterator[tuple[Postbox, Postbox]]:
     """Open a sender and a recipient whose worker has just ended a quick round."""
     agent = Agent("billing")
     agent.on("warm")(lambda _: None)
     agent.on("json", **options)(handle)
     settings: dict[str, Any] = {"handler_retry": "1ms..1ms ±0%", "workers": 1}
+    settings["transitions"] = transitions
     with (
         Postbox(folder / "billing.db", agent=agent, **settings) as billing,
         Postbox(folder / "shop.db", agent="shop") as shop,
@@ -315,18 +317,27 @@ def test_a_message_of_a_busy_worker_is_stored(
 def test_a_ready_message_is_handled_first(tmp_path: Path, ways: Ways) -> None:
     """A message goes the short way only while no other lane is ready."""
     order: list[int] = []
-    with pair(tmp_path, order.append) as (shop, billing):
+
+    def handle(n: int) -> None:
+        order.append(n)
+        if order == [0, 1]:
+            raise Retry(after=3600)
+
+    with pair(tmp_path, handle) as (shop, billing):
         [only] = billing._workers
         until(partial(acked, shop, shop.session("b").send("billing", 0)))
-        with only._rounds:  # another thread handles a claim
-            first = shop.session("a").send("billing", 1)
-            until(lambda: shop.state(first) == "sent")
-            second = shop.session("b").send("billing", 2)
-            until(lambda: shop.state(second) == "sent")
-        until(partial(acked, shop, second))
+        until(partial(idle, only))
+        first = shop.session("a").send("billing", 1)
+        until(lambda: shop.state(first) == "sent")
+        until(partial(acked, shop, shop.send("billing", 0, type="warm")))  # quick again
+        until(partial(idle, only))
+        taken = len(ways.taken)
+        billing._db.write(lambda tx: tx.run("UPDATE _onceward_lanes SET due_at = NULL"))
+        until(partial(acked, shop, shop.session("b").send("billing", 2)))
+        until(partial(acked, shop, first))
 
-    assert [0, 1, 2] == order
-    assert [] == ways.taken[1:]
+    assert [0, 1, 1, 2] == order
+    assert [] == ways.taken[taken:]
 
 
 def test_a_commit_that_fails_leaves_the_usual_way(
@@ -363,6 +374,61 @@ def test_a_handler_runs_on_a_thread_of_the_engines(tmp_path: Path, ways: Ways) -
 
     assert threads
     assert threading.get_ident() not in threads
+
+
+def test_a_disabled_process_calls_no_handler(
+    tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The switch of the environment is asked before each message."""
+    called: list[int] = []
+    plain = short_way.is_plain
+
+    def disable(*given: Any) -> bool:
+        monkeypatch.setenv("ONCEWARD_DISABLED", "1")
+        return plain(*given)
+
+    with pair(tmp_path, called.append) as (shop, billing):
+        monkeypatch.setattr(short_way, "is_plain", disable)
+        sent = shop.send("billing", 1)
+        until(lambda: billing.query("SELECT 1 FROM onceward_inbox WHERE id = ?", (sent,)))
+        assert ([], []) == (called, ways.taken)
+        monkeypatch.delenv("ONCEWARD_DISABLED")
+        until(partial(acked, shop, sent))
+
+
+def test_a_worker_that_notes_no_calls_takes_what_is_stored(tmp_path: Path, ways: Ways) -> None:
+    """A call that ends its process must be known, and so must its message."""
+    with pair(tmp_path, lambda _: None) as (shop, billing):
+        [only] = billing._workers
+        with only._rounds:
+            only._leave()
+            only._entered = True  # as if all records were taken
+        until(partial(acked, shop, shop.send("billing", 1)))
+
+    assert [] == ways.taken
+
+
+def test_a_paused_file_calls_no_handler(tmp_path: Path, ways: Ways) -> None:
+    """What arrives meanwhile waits."""
+    called: list[int] = []
+    with pair(tmp_path, called.append) as (shop, billing):
+        billing.file.pause()
+        sent = shop.send("billing", 1)
+        until(lambda: shop.state(sent) == "sent")
+        assert ([], []) == (called, ways.taken)
+        billing.file.resume()
+        until(partial(acked, shop, sent))
+
+
+def test_recorded_transitions_are_those_of_the_usual_way(tmp_path: Path, ways: Ways) -> None:
+    """A message that was handled as it was stored has been pending, too."""
+    found = "SELECT from_state, to_state FROM onceward_transitions WHERE id = ? AND box = 'inbox'"
+    with pair(tmp_path, lambda _: None, transitions=True) as (shop, billing):
+        sent = shop.send("billing", 1)
+        until(partial(acked, shop, sent))
+
+        assert ["handled"] == ways.taken
+        assert [(None, "pending"), ("pending", "processed")] == billing.query(found, (sent,))
 
 
 KILLER = """

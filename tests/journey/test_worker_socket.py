@@ -80,6 +80,8 @@ with Postbox(sys.argv[1], agent="shop", start=False) as box:
     WorkerConnection._read = die
     box.run_until_idle()
 """
+QUIET = ("-W", "ignore::DeprecationWarning")
+"""Python 3.12 warns of a fork beside other threads."""
 FORKS = """
 import os, sys
 from onceward import Postbox
@@ -415,7 +417,7 @@ def test_many_senders_at_once(home: Path) -> None:
 
 def test_a_forked_child_has_its_own_connection(home: Path) -> None:
     """Parent and child send after a fork, each through its own connection."""
-    with worker(home), Child([*PYTHON, "-c", FORKS, home], "stdout", "stderr") as sender:
+    with worker(home), Child([*PYTHON, *QUIET, "-c", FORKS, home], "stdout", "stderr") as sender:
         _, said = sender.ended()
         assert (0, "") == (sender.returncode, said)
         until(lambda: len(effects(home)) == 3)

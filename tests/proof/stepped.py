@@ -162,12 +162,12 @@ class SteppedEngines:
     @property
     def may_take(self) -> bool:
         """Whether a worker would handle an arriving message."""
-        return any(each.may_take for each in self._workers)
+        return any(map(_takes, self._workers))
 
     def take(self, arrival: Arrival) -> Answer | None:
         """Let an idle worker handle an arriving message in the commit that stores it."""
         for worker in self._workers:
-            if worker.may_take and not worker._active:
+            if _takes(worker) and not worker._active:
                 worker._handle_arrival(arrival)
                 answer = arrival.wait()
                 self.handled_on_arrival += answer is not None
@@ -275,6 +275,12 @@ class SteppedEngines:
         while self._carriers:
             with suppress(BaseException):
                 self._carriers.pop().kill()
+
+
+def _takes(worker: Worker) -> bool:
+    """Return whether a worker handles what arrives; none has a record of its calls here."""
+    parts = (worker._gate, worker._guard, worker._types)
+    return worker._shares_claims and all(each is None for each in parts)
 
 
 def _handle(worker: Worker, *message: Any) -> tuple[Settlement, float | None]:

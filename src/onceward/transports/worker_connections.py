@@ -13,6 +13,7 @@ import os
 import socket
 from contextlib import suppress
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
@@ -39,6 +40,13 @@ from onceward.transports.worker_wire import (
 
 FEW: Final = 8
 """Maximum messages and receipts: for more, a commit in the file costs less than the other way."""
+REDELIVERED: Final = attrgetter("redelivered")
+"""
+Whether a frame asks for the outcome of its message, which is answered by the file.
+
+A process that commits without a sync can only give the outcome of its own class, which does not end
+a message of a sender that syncs.
+"""
 LOOK_EVERY: Final = 0.25
 """Seconds between two looks for a process that runs a worker of a file."""
 STEP: Final = 0.02
@@ -192,7 +200,7 @@ class WorkerConnections:
         It ends within *patience* seconds, or ``PATIENCE`` if that is less.
         """
         process, look_at = self._known.get(key, UNKNOWN)
-        if len(parcel.frames) + len(parcel.receipts) > FEW:
+        if len(parcel.frames) + len(parcel.receipts) > FEW or any(map(REDELIVERED, parcel.frames)):
             return None
         if process is None:
             process = self._look(key) if monotonic() >= look_at else None

@@ -157,12 +157,12 @@ def receive(path: str) -> None:
 
     For each line on stdin it says what was called from then until the handler was.
     """
-    recorder, bob = Recorder(), Agent("bob")
+    recorder, bob, handled = Recorder(), Agent("bob"), threading.Event()
 
     @bob.on("json")
     def handle(_: object) -> None:
-        sys.stdout.write(f"{json.dumps(recorder.found())}\n")
-        sys.stdout.flush()
+        recorder.recording = False
+        handled.set()  # a handler that takes long would be called after its message is stored
 
     with recorder.watching(), Postbox(path, agent=bob, poll_interval=0) as box:
         sys.stdout.write("ready\n")
@@ -171,6 +171,10 @@ def receive(path: str) -> None:
             settle(box)
             recorder.begin()
             sys.stdout.write("go\n")
+            sys.stdout.flush()
+            handled.wait()
+            handled.clear()
+            sys.stdout.write(f"{json.dumps(recorder.found())}\n")
             sys.stdout.flush()
 
 

@@ -591,7 +591,7 @@ def test_the_threads_of_many_postboxes_are_few(tmp_path: Path) -> None:
         with Child([*PYTHON, "-c", COUNT, tmp_path / str(count), str(count)], "stdout") as child:
             found.append(int(child.hear()))
 
-    assert max(found) <= AT_ONCE + 6, found
+    assert max(found) <= AT_ONCE + 8, found  # the heartbeat of a busy machine adds some
 
 
 def test_a_handler_that_hangs_delays_no_other_agent(tmp_path: Path) -> None:

@@ -157,6 +157,12 @@ class History:
         """Whose file was put back to an earlier state."""
         self.told: set[tuple[str, str, str]] = set()
         """Receipts that were delivered or refused: whose, to which peer, for which message."""
+        self.offered: set[tuple[str, str, str]] = set()
+        """
+        Messages whose answer may have had the receipt: whose, from which peer, which message.
+
+        If that answer was lost, its sender pushes the parcel again: at the end it must know.
+        """
         self.deaths: Counter[str] = Counter()
         """How often each message has killed a process."""
         self.remembers = True
@@ -245,7 +251,7 @@ class History:
         for _, sender, message_id in file.ask(TOLD, (file.marks_upto,)) if known else ():
             if (
                 sender not in {agent, *self.doubled}
-                and (agent, sender, message_id) not in self.told
+                and (agent, sender, message_id) not in self.told | self.offered
             ):
                 self.wrong.append(
                     f"{agent}: the receipt of {message_id} is gone, and {sender} never got it"

@@ -114,6 +114,9 @@ class Network:
         process = world.awake(parcel.recipient)
         if process is None:
             raise _silence(NOBODY)
+        if process.engines is not None and process.engines.may_take and len(parcel.frames) == 1:
+            [frame] = parcel.frames
+            world.history.offered.add((parcel.recipient, parcel.sender, frame.id))
         try:
             answer = world.enter(process, lambda: process.box.accept(parcel))
         except Died:

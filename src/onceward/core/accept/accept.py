@@ -156,8 +156,9 @@ class Receiver:
         if not short_way.is_plain(parcel, frames) or self._hooks.wanted(Received):
             return None  # a hook on Received is called before the handler
         self._keep(frames)
-        answer = workers.take(short_way.PlainArrival(parcel, policy, frames[0]))
-        if answer is None:
+        arrival = short_way.PlainArrival(parcel, policy, frames[0])
+        answer = workers.take(arrival)
+        if answer is None and arrival.begun:
             frames[:] = judge.parse_frames(parcel, policy)  # a handler may have changed the body
         return answer
 

@@ -228,15 +228,20 @@ class Worker:
 
     @property
     def may_take(self) -> bool:
-        """Whether it could handle an arriving message if it were idle."""
+        """
+        Whether it could handle an arriving message if it were idle.
+
+        It notes its calls: without that, the next process would not know of one that ended it.
+        """
         for each in (self._gate, self._guard, self._types):
             if each is not None:
                 return False
-        return self._shares_claims
+        return self._notes is not None and self._shares_claims
 
     def offer(self, arrival: Arrival) -> bool:
         """Take an arriving message for the next look, if this worker is idle and quick."""
-        if not self.may_take or self._arrivals or self._active or self._loop.stopping.is_set():
+        busy = self._arrivals or self._rounds.locked() or self._loop.stopping.is_set()
+        if busy or not self.may_take:
             return False
         if arrival.may_be_handled_here:
             look = partial(self._look_here, arrival)
@@ -388,6 +393,8 @@ class Worker:
 
     def _claim_arrival(self, arrival: Arrival) -> int:
         """Handle the message of an arrival, if it has a handler that is quick; return 1 if so."""
+        if SWITCH in VARIABLES and disabled_by_environment():
+            return 0
         ready = resolve_handler(self._agent, arrival.message(), self._db.now(), self._policy)
         if not isinstance(ready, Prepared) or not self._is_quick(ready):
             return 0

@@ -69,6 +69,11 @@ class Arrival:
                 self._state = "withdrawn"
         return self._state == "withdrawn"
 
+    @property
+    def begun(self) -> bool:
+        """Whether a worker has begun with it, so that its handler may have been called."""
+        return self._state not in {"offered", "withdrawn"}
+
     # -- by the worker ------------------------------------------------------------------------
 
     def begin(self, *, here: bool = False) -> bool:

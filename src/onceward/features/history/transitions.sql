@@ -22,7 +22,11 @@ BEGIN
     INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state)
     VALUES (CASE WHEN NEW.replays = 0 THEN NEW.received_at
                  ELSE CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) END,
-            'inbox', NEW.id, NEW.sender, NULL, NEW.state);
+            'inbox', NEW.id, NEW.sender, NULL, CASE WHEN NEW.attempts > 0 THEN 'pending' ELSE NEW.state END);
+    -- A message that was handled as it was stored has both transitions.
+    INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state)
+    SELECT NEW.ended_at, 'inbox', NEW.id, NEW.sender, 'pending', NEW.state
+     WHERE NEW.attempts > 0 AND NEW.state <> 'pending';
 END;
 
 CREATE TRIGGER _onceward_transitions_inbox_update AFTER UPDATE OF state, attempts ON _onceward_inbox
