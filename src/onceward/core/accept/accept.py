@@ -156,7 +156,8 @@ class Receiver:
         if not short_way.is_plain(parcel, frames) or self._hooks.wanted(Received):
             return None  # a hook on Received is called before the handler
         self._keep(frames)
-        arrival = short_way.PlainArrival(parcel, policy, frames[0])
+        row = partial(_row, parcel.sender, done=False)
+        arrival = short_way.PlainArrival(parcel, policy, frames[0], row)
         answer = workers.take(arrival)
         if answer is None and arrival.begun:
             frames[:] = judge.parse_frames(parcel, policy)  # a handler may have changed the body

@@ -8,11 +8,12 @@ nothing then, and takes the usual way: the parcel is stored, and a worker claims
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
 
 from onceward.core.accept import judge
 from onceward.core.accept.judge import StreamPosition
 from onceward.core.accept.policy import InboxPolicy, ParsedFrame
+from onceward.core.end import received
 from onceward.core.rows import dedup, inbox, lanes
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import NO_LEASE, Lease, LeasedMessage
@@ -24,13 +25,13 @@ from onceward.message.frame import Frame
 from onceward.message.ids import OWN_ID
 from onceward.message.parcel import Answer, Parcel, Receipt
 
-ASKS: Final = '"replyto"'
-"""Text in every frame that asks for a reply; a body may also have it."""
+Row = Callable[[Frame, ParsedFrame, int, Millis], InboxRow]
+"""Returns the row of a waiting message, with its lane and the time of its arrival."""
 
 
 def is_plain(parcel: Parcel, frames: list[ParsedFrame]) -> bool:
-    """Return whether a parcel may go the short way, before its recipient's file is read."""
-    if len(frames) != 1 or parcel.receipts or parcel.sender == parcel.recipient:
+    """Return whether a parcel of one frame may go the short way, before the file is read."""
+    if parcel.receipts or parcel.sender == parcel.recipient:
         return False
     [each] = frames
     of = each.frame
@@ -46,17 +47,20 @@ def is_plain(parcel: Parcel, frames: list[ParsedFrame]) -> bool:
 class PlainArrival(Arrival):
     """A parcel with one plain message; see ``is_plain``."""
 
-    def __init__(self, parcel: Parcel, policy: InboxPolicy, examined: ParsedFrame) -> None:
+    def __init__(
+        self, parcel: Parcel, policy: InboxPolicy, examined: ParsedFrame, row: Row
+    ) -> None:
         super().__init__()
         assert examined.frame is not None  # noqa: S101 - it is plain
         self._parcel, self._policy, self._examined = parcel, policy, examined
         self._frame: Frame = examined.frame
+        self._row = row
         self._stream = StreamPosition()
         self._leased = self.message()
         self._until: Millis = 0
         self._receipt = Receipt(self._frame.id, "stored")
         self.id = self._frame.id
-        self.asks = ASKS in examined.carried.text
+        self.asks = received.ASKS in examined.carried.text
 
     def message(self) -> LeasedMessage:
         """Return the message without a lease, to find its handler."""
@@ -103,18 +107,18 @@ class PlainArrival(Arrival):
     def store(self, tx: StoreTransaction) -> None:
         """Store it as a waiting message under its lease."""
         leased = self._leased
-        self._check(inbox.insert_one(tx, self._row()))
+        self._check(inbox.insert_one(tx, self._waiting()))
         lanes.lease_arrival(tx, leased, until=self._until)
-        self._advance(tx)
+        judge.advance(tx, self._stream, self._parcel)
         self._receipt = Receipt(leased.id, "stored")
         tx.take_receipt = self._take_receipt
 
     def store_handled(self, tx: StoreTransaction) -> None:
         """Store it as a handled message, which needs no lease."""
         leased = self._leased
-        self._check(inbox.insert_handled(tx, self._row(), leased.attempt))
+        self._check(inbox.insert_handled(tx, self._waiting(), leased.attempt))
         dedup.add_one(tx, leased.sender, leased.id, leased.session, "processed")
-        self._advance(tx)
+        judge.advance(tx, self._stream, self._parcel)
         bump(tx, ended=1, processed=1)
         self._receipt = Receipt(leased.id, "processed")
 
@@ -124,31 +128,9 @@ class PlainArrival(Arrival):
             msg = f"message {self.id} was stored as {seq}, not as {self._leased.seq}"
             raise LeaseLost(msg)
 
-    def _row(self) -> InboxRow:
-        frame, leased = self._frame, self._leased
-        return InboxRow(
-            sender=leased.sender,
-            id=frame.id,
-            lane_id=leased.lane.lane_id,
-            session=frame.session,
-            type=frame.type,
-            topic=frame.topic,
-            rank=frame.priority,
-            state="pending",
-            expires_at=None,
-            correlation_id=frame.correlationid,
-            causation_id=frame.causationid,
-            frame=leased.frame,
-            digest=leased.digest,
-            received_at=leased.received_at,
-            ended_at=None,
-            channel=None,
-            kind=None,
-            mailbox=None,
-        )
-
-    def _advance(self, tx: StoreTransaction) -> None:
-        judge.advance(tx, self._stream, self._parcel)
+    def _waiting(self) -> InboxRow:
+        leased = self._leased
+        return self._row(self._frame, self._examined, leased.lane.lane_id, leased.received_at)
 
     def _take_receipt(self, peer: str, receipt: Receipt) -> bool:
         """Let the answer carry the receipt of this message; return whether it is that."""
