@@ -316,6 +316,51 @@ def test_a_thread_that_stays_inside_sqlite_hangs_no_child(tmp_path: Path) -> Non
     assert ("0\n", "") == (done.stdout, done.stderr)
 
 
+BUILDS = """
+import os, signal, sys, threading, warnings
+from pydantic import BaseModel
+from pydantic_core import core_schema
+from onceward import Postbox
+
+warnings.simplefilter("ignore")
+begun, done = threading.Event(), threading.Event()
+
+
+class Slow:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        begun.set()
+        done.wait()
+        return core_schema.any_schema()
+
+
+class Model(BaseModel, defer_build=True):
+    slow: Slow
+
+
+box = Postbox(sys.argv[1] + "/a.db", agent="a")
+thread = threading.Thread(target=Model.model_rebuild)
+thread.start()
+begun.wait()
+if os.fork() == 0:
+    signal.alarm(60)
+    with Postbox(sys.argv[1] + "/b.db", agent="b") as other:
+        other.send("b", "hello")
+        with other.receive(str) as message:
+            os._exit(0 if message.body == "hello" else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+done.set()
+thread.join()
+box.close()
+"""
+
+
+def test_a_thread_that_builds_a_model_hangs_no_child(tmp_path: Path) -> None:
+    """The lock under which pydantic builds models is free in the child, which reads messages."""
+    done = run([*PYTHON, "-c", BUILDS, tmp_path], check=False)
+    assert ("0\n", "") == (done.stdout, done.stderr)
+
+
 OUTLIVES = """
 import os, sys
 from onceward import Postbox

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock, RLock, current_thread, get_ident
 from threading import enumerate as running_threads
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import apsw
@@ -42,6 +42,7 @@ INSIDE: Final = (
     "{}: a thread of the parent process used SQLite during fork(), so this child can open no "
     "file: start processes by spawn or forkserver, or fork before threads are started"
 )
+L = TypeVar("L", Lock, RLock)
 Later = Callable[[Callable[[], object]], object]
 """Takes a call that the parent makes after a fork."""
 
@@ -66,14 +67,15 @@ forking: Final = _after.keys()
 
 def new_lock() -> Lock:
     """Return a lock that is free in a forked child."""
-    lock = Lock()
-    _locks.add(ref(lock, _locks.discard))
-    return lock
+    return _free_in_child(Lock())
 
 
 def new_rlock() -> RLock:
     """Return a reentrant lock that is free in a forked child, unless the forking thread has it."""
-    lock = RLock()
+    return _free_in_child(RLock())
+
+
+def _free_in_child(lock: L) -> L:
     _locks.add(ref(lock, _locks.discard))
     return lock
 
@@ -202,8 +204,9 @@ def _take_connections() -> None:
     global count, _stuck  # noqa: PLW0603 - of the process
     count += 1
     _after.clear()
-    for made in list(_locks):
-        lock = made()
+    # another thread may build the model of frames, as for the first message that it reads
+    building = getattr(sys.modules.get("pydantic.main"), "_rebuild_lock", None)
+    for lock in (building, *(made() for made in list(_locks))):
         if lock is not None and not (hasattr(lock, "_is_owned") and lock._is_owned()):
             lock._at_fork_reinit()
     _stuck = _stuck or not _is_quiet()
