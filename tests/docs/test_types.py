@@ -4,6 +4,7 @@ The code of the pages passes ``mypy --strict``: what a reader copies is what a p
 Misspelt options, filters, modes and events are errors of the type checker.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -11,10 +12,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("MYPY_CACHE_DIR", ROOT / ".mypy_cache"), "pages")
 """Kept from run to run: what did not change is analysed once."""
-WRONG = Path(__file__).with_name("wrong_calls.py")
+WRONG = [Path(__file__).with_name(name) for name in ("wrong_calls.py", "wrong_tasks.py")]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = re.compile(
     r"^```python(?: (?P<file>\S+))?\n(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
@@ -56,9 +59,9 @@ def write(folder: Path) -> list[str]:
 
 def test_the_code_of_the_pages_is_typed_and_wrong_calls_are_refused(tmp_path: Path) -> None:
     """
-    One run over all pages and ``wrong_calls.py``; an error names the page, and the line in it.
+    One run over all pages and the files of wrong calls; an error names the page and its line.
 
-    Each marked line of ``wrong_calls.py`` gives its marked error, and no other line any.
+    Each marked line of wrong calls gives its marked error, and no other line any.
     """
     packages = write(tmp_path)
     command = [
@@ -75,7 +78,7 @@ def test_the_code_of_the_pages_is_typed_and_wrong_calls_are_refused(tmp_path: Pa
 
     clone = os.environ | {"MYPYPATH": str(ROOT)}  # a page may use what is in tests/proof
     ran = subprocess.run(
-        [*command, *paths, WRONG],
+        [*command, *paths, *WRONG],
         cwd=tmp_path,
         env=clone,
         capture_output=True,
@@ -85,3 +88,26 @@ def test_the_code_of_the_pages_is_typed_and_wrong_calls_are_refused(tmp_path: Pa
 
     assert 0 == ran.returncode, ran.stdout + ran.stderr
     assert len(packages) > 30
+
+
+@pytest.mark.skipif(find_spec("basedpyright") is None, reason="the extra [test] installs pyright")
+def test_pyright_refuses_the_same_calls_of_tasks(tmp_path: Path) -> None:
+    """It gives an error for each marked line of ``wrong_tasks.py``, and for no other line any."""
+    config = {
+        "typeCheckingMode": "strict",
+        "reportUnnecessaryTypeIgnoreComment": "error",
+        "include": [str(WRONG[1])],
+    }
+    project = tmp_path / "pyrightconfig.json"
+    project.write_text(json.dumps(config), encoding="utf-8")
+    python = f"--pythonpath={sys.executable}"
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "basedpyright", python, "-p", project],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
+    assert "0 errors" in ran.stdout

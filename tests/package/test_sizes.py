@@ -18,7 +18,7 @@ BUDGET = {
     "features": 9_070,  # requests and steps with their verbs
     "file": 4_360,  # notes with an id; the verbs that delete ended rows, from core
     "message": 3_660,  # final answers; retry policies as text; Tuning; hints
-    "api": 2_020,  # states of peers; contexts; handlers that send to themselves
+    "api": 2_295,  # states of peers; contexts; handlers and functions that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker
     "ops": 10_930,  # a word of the shell for each hint; channel delete
     "fleet": 6_490,  # messages judged in a quarter less time: tables by side, lanes by columns

@@ -22,7 +22,7 @@ from typing import (
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
-from onceward.api.declared import Declare, with_send
+from onceward.api.declared import BodyWay, Declare, DeclareTask, with_send
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
 from onceward.message.body import message_type
@@ -38,6 +38,7 @@ from onceward.message.names import (
 )
 from onceward.message.options import (
     HandlerOptions,
+    HandlerRules,
     handler_rules,
     positive_span,
     whole_number,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 B = DefaultTypeVar("B", default=Any)
+F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound=Callable[[Any], Iterator[None]])
 ACCEPTS_MAX: Final = 100
 """Maximum number of handlers in an agent's registry entry."""
@@ -123,47 +125,90 @@ class Agent(Handlers):
         The returned value is the reply to a message that asks for one (``ask``, ``request``). For
         others it is not sent: it is dropped, or with *keep_result* kept for ``result``.
 
-        The function stays as it was, and can send to its agent: ``pay.send(box, invoice)`` and
-        ``pay.ask(box, invoice)`` have the types of its signature.
+        The function stays as it was, and can send to its agent: ``pay.send(box, invoice)``,
+        ``pay.ask(box, invoice)`` and ``pay.at(box, when, invoice)`` have the types of its
+        signature.
 
         Raises:
             InvalidArgument: the pattern or an option breaks its rules, a handler of the
                 same pattern exists, or the function cannot be called like this.
 
         """
-        from onceward.core.handle.signatures import (  # noqa: PLC0415 - with handlers only
-            Dependencies,
-            message_signature,
-        )
+        from onceward.core.handle.signatures import message_signature  # noqa: PLC0415 - with handlers only
 
         _bracketed("on", what)
         pattern = check_pattern(what if isinstance(what, str) else message_type(what))
         rules = handler_rules(options)
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
-            self._check_new(pattern, call)
             model = None if isinstance(what, str) else what
             found = (
                 message_signature(call, model)
                 if rules.batch is None
                 else _batch_signature(call, model, pattern)
             )
-            _put(
-                self.handlers,
-                Handler(
-                    pattern=pattern,
-                    call=call,
-                    body=found.body,
-                    takes_context=found.takes_context,
-                    is_async=found.is_async,
-                    rules=rules,
-                    dependencies=Dependencies(found.needs, self.overrides) if found.needs else None,
-                    around=(self._around,),
-                ),
-            )
-            return with_send(call, self.name, what)
+            self._handle(pattern, call, found, rules)
+            return with_send(call, BodyWay(call, self.name, what))
 
         return cast("Declare[B]", declare)
+
+    @property
+    def task(self) -> DeclareTask:
+        """
+        Call a function of plain arguments: ``@agent.task``, or ``@agent.task(attempts=3)``.
+
+        ``resize.send(box, "a.png", width=200)`` sends a call, ``.ask`` also returns what the
+        function returns, ``.at(box, when, …)`` sends a call that leaves at a moment, and
+        ``.options(delay=60, key="a").send(box, …)`` takes the options of ``send``. *box* is a
+        postbox, a session, a transaction or a handler's context. Arguments are checked when they
+        are sent, by the annotations of the function, which stays as it was.
+
+        The message has the function's name as its type, or *type*, and ``resize.model`` as the
+        class of its body. A parameter annotated ``Context`` (``AsyncContext`` for ``async def``)
+        gets the context, and one that ``Depends`` on a function its value. Type checkers know the
+        context as the first parameter. Options are those of ``on``.
+
+        Raises:
+            InvalidArgument: a parameter cannot be a field of a message; or see ``on``.
+
+        """
+        return cast("DeclareTask", self._task)
+
+    def _task(
+        self, call: Callable[..., Any] | None = None, /, *, type: str | None = None, **options: Any
+    ) -> Any:
+        """Declare a task, or return a function that does."""
+        from onceward.api.tasks import TaskWay, task_of  # noqa: PLC0415 - with tasks only
+
+        if options.get("batch") is not None:
+            raise InvalidArgument("a task is one call: batches have handlers, @agent.on")
+        rules = handler_rules(cast("HandlerOptions", options))
+        if call is None:
+            return partial(self._task, type=type, **options)
+        task = task_of(call, type)
+        self._handle(check_pattern(task.type), task.handler(), task.signature, rules)
+        return with_send(call, TaskWay(task, self.name))
+
+    def _handle(
+        self, pattern: str, call: Callable[..., Any], found: HandlerSignature, rules: HandlerRules
+    ) -> None:
+        """Add a handler."""
+        from onceward.core.handle.signatures import Dependencies  # noqa: PLC0415 - with handlers only
+
+        self._check_new(pattern, call)
+        _put(
+            self.handlers,
+            Handler(
+                pattern=pattern,
+                call=call,
+                body=found.body,
+                takes_context=found.takes_context,
+                is_async=found.is_async,
+                rules=rules,
+                dependencies=Dependencies(found.needs, self.overrides) if found.needs else None,
+                around=(self._around,),
+            ),
+        )
 
     def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
         """
@@ -219,9 +264,12 @@ class Agent(Handlers):
         overlap: Overlap = "queue",
         session: str | None = None,
         **options: Unpack[HandlerOptions],
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Callable[[F], F]:
         """
         Handle a ``Tick`` that this agent sends itself after each *span*, as ``schedules.add`` does.
+
+        A task is called with the defaults of its arguments, and a function without arguments is
+        made a task, so one function serves the schedule and calls by hand.
 
         The schedule is called *name*, by default as the function, and is stored when the agent's
         file is opened. Its ticks wait for no other messages, unless it has a *session*. A schedule
@@ -246,7 +294,7 @@ class Agent(Handlers):
         overlap: Overlap = "queue",
         session: str | None = None,
         **options: Unpack[HandlerOptions],
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Callable[[F], F]:
         """Handle a ``Tick`` at the dates of a cron expression, in *timezone*; see ``every``."""
         _bracketed("cron", expression)
         rule: Any = {"cron": expression, "timezone": timezone}
@@ -259,7 +307,7 @@ class Agent(Handlers):
         name: str | None,
         policies: Mapping[str, Any],
         options: HandlerOptions,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Callable[[F], F]:
         """Handle the ticks of a schedule that is added whenever the agent's file is opened."""
         from onceward.message.dates import (  # noqa: PLC0415 - rarely needed
             check_policies,
@@ -272,17 +320,33 @@ class Agent(Handlers):
             plain_text("session", policies["session"])
         make_rule(rule.get("every"), rule.get("cron"), rule.get("timezone"))
 
-        def declare(call: Callable[P, R]) -> Callable[P, R]:
+        def declare(call: F) -> F:
             own = str(getattr(call, "__name__", type(call).__name__))
             called = schedule_name(own if name is None else name)
-            kind = f"schedule.{called}"
-            self.on(kind, **options)(call)
-            add = partial(_add_schedule, called, type=kind, **policies, **rule)
-            self._open_with(add)
+            message = self._scheduled(call, f"schedule.{called}", options)
+            self._open_with(partial(_add_schedule, called, **message, **policies, **rule))
             self._schedules.add(called)
             return call
 
         return declare
+
+    def _scheduled(
+        self, call: Callable[..., Any], kind: str, options: HandlerOptions
+    ) -> dict[str, Any]:
+        """Return the message of a schedule that calls a task, or a handler of the type *kind*."""
+        from onceward.api.tasks import takes_nothing, way_of  # noqa: PLC0415 - rarely needed
+
+        way = way_of(call)
+        if way is None and takes_nothing(call):
+            way = way_of(self._task(call, type=kind, **options))
+        elif way is not None and options:
+            given = ", ".join(options)
+            raise InvalidArgument(f"give {given} to the task: @agent.task({given}=…)")
+        if way is None:
+            self.on(kind, **options)(call)
+            return {"type": kind}
+        to = None if way.agent == self.name else way.agent
+        return {"to": to, "body": way.task.body((), {})}
 
     def include(self, other: Agent) -> Self:
         """Add the handlers of another agent object, so that modules can be composed."""

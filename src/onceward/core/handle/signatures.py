@@ -210,12 +210,12 @@ def annotation_of(
         return by_name.get(text, Unresolved(str(parameter.annotation)))
 
 
-def _classes(annotation: Any) -> tuple[type, ...] | None:
+def classes_of(annotation: Any) -> tuple[type, ...] | None:
     """Return the classes that an annotation allows; None if unknown."""
     if get_origin(annotation) is Annotated:
-        return _classes(get_args(annotation)[0])
+        return classes_of(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        parts = [_classes(each) for each in get_args(annotation)]
+        parts = [classes_of(each) for each in get_args(annotation)]
         return None if None in parts else tuple(one for part in parts if part for one in part)
     plain = get_origin(annotation) or annotation
     certain = isinstance(plain, type) and plain not in (object, Any)
@@ -229,7 +229,7 @@ def is_context(parameter: Parameter, call: Callable[..., Any]) -> bool:
     annotation = annotation_of(parameter, call)
     if annotation is None:
         return parameter.default is None
-    return any(issubclass(each, Context | AsyncContext) for each in _classes(annotation) or ())
+    return any(issubclass(each, Context | AsyncContext) for each in classes_of(annotation) or ())
 
 
 def check_given(
@@ -240,7 +240,7 @@ def check_given(
     known: tuple[type, ...] = OURS,
 ) -> None:
     """Refuse a parameter whose annotation does not allow its value."""
-    classes = _classes(annotation_of(parameter, call, known))
+    classes = classes_of(annotation_of(parameter, call, known))
     if classes is not None and not any(_is_allowed(given, each) for each in classes):
         told = " | ".join(each.__name__ for each in classes)
         refuse(f"parameter {parameter.name} is annotated {told}, but gets {given.__name__}")
@@ -265,7 +265,7 @@ def _body(
         if model is None:
             refuse(f"annotation {annotation.text!r} cannot be resolved at registration")
         return model
-    classes = _classes(annotation)
+    classes = classes_of(annotation)
     if any(issubclass(each, OURS) for each in classes or ()):
         refuse("the first parameter gets the message's body")
     if model is not None and classes is not None:
