@@ -120,6 +120,18 @@ def test_a_served_home_has_an_address_for_metrics_alone(shop: Postbox, home: Pat
         assert f"onceward_listener_{name}{{" in text
 
 
+def test_agents_of_one_process_share_an_address(home: Path) -> None:
+    """The metrics of all of them are at it."""
+    declared = 'from onceward import Agent\nboth = [Agent("writer"), Agent("editor")]\n'
+    (home / "chat.py").write_text(declared, encoding="utf-8")
+    with running(home, "work", "chat:both") as at:
+        text = scraped(at)
+
+    for agent in ("writer", "editor"):
+        assert f'onceward_paused{{agent="{agent}"}} 0.0' in text
+        assert f'onceward_commit_duration_seconds_bucket{{agent="{agent}"' in text
+
+
 @pytest.mark.parametrize("words", [("serve", "."), ("relay", "shop.db")])
 def test_a_process_that_listens_at_a_nats_server_tells_how_full_it_is(
     shop: Postbox, home: Path, words: tuple[str, ...]

@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ from tests.children import ONCEWARD, Child
 from tests.waiting import until
 
 from onceward import Postbox
+from onceward.ops.views.handles import holders
 
 TEXT_LINE = re.compile(r"^[\d-]+ [\d:,]+ (?:INFO|WARNING|ERROR) (handler failed|\S+)")
 APP = """
@@ -57,6 +60,21 @@ def later(body: str) -> None:
 @stuck.on("twice", attempts=2)
 def twice(body: str) -> None:
     raise KeyError(body)
+"""
+
+
+CHAT = """
+import pathlib, time
+from onceward import Agent
+
+def waits(body: str) -> None:
+    pathlib.Path(body).touch()
+    while not pathlib.Path(body + ".go").exists():
+        time.sleep(0.01)
+
+agents = [Agent(name) for name in ("writer", "editor", "manager", "ui")]
+for agent in agents:
+    agent.on("wait")(waits)
 """
 
 
@@ -111,6 +129,51 @@ def test_a_team_stops_together(home: Path, number: signal.Signals) -> None:
         child.stop(number)
 
     assert 128 + number == child.returncode
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_agents_of_one_process_stop_together(home: Path) -> None:
+    """A signal stops all of them at once: the last one closes while the others still wait."""
+    (home / "chat.py").write_text(CHAT, encoding="utf-8")
+    with start("work", "chat:agents", "--json", cwd=home) as child:
+        sent = dict[str, str]()
+        for name in ("writer", "editor", "manager", "ui"):
+            with Postbox(home / f"{name}.db", start=False) as box:
+                sent[name] = box.send(name, str(home / f"{name}.begun"), type="wait")
+        until(lambda: len([*home.glob("*.begun")]) == len(sent))
+        child.send_signal(signal.SIGTERM)
+        child.said("SIGTERM, stopping")
+        for name in reversed(sent):
+            (home / f"{name}.begun.go").touch()
+            until(lambda name=name: not holders(home / f"{name}.db"))  # type: ignore[misc]
+        out, _ = child.communicate(timeout=60)
+
+    assert 143 == child.returncode
+    assert [*sent] == [each["agent"] for each in json.loads(out)["agents"]]
+    for name, message_id in sent.items():
+        with Postbox(home / f"{name}.db", start=False) as box:
+            assert "acked" == box.state(message_id)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_four_agents_need_little_more_memory_than_one(home: Path) -> None:
+    """All of them together stay below 60 MB; a process that runs one needs about 50."""
+    (home / "chat.py").write_text(CHAT, encoding="utf-8")
+    command = [sys.executable, "-m", "onceward", "work", "chat:agents"]
+    with subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "interrupt to stop" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+        memory = resident(process.pid)
+        process.terminate()
+
+    assert 0 < memory <= 60 * 1024
+
+
+def resident(pid: int) -> int:
+    """Return the resident memory of a process in KiB."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(text.partition("VmRSS:")[2].split()[0])
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])

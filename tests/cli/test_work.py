@@ -91,6 +91,9 @@ def test_an_agent_that_is_none_is_a_usage_error(cli: Cli, home: Path, target: st
         ([], "write module:agent, as in onceward work app:agent"),
         (["greeter:greeter"], "change to the folder (cd greeter), or write greeter.FILE:greeter"),
         (["billing_app:other"], "declare other = Agent(...) in billing_app"),
+        (["billing_app"], "the module billing_app has no variable that is an Agent"),
+        (["./billing_app.py:team"], "write billing_app:team"),
+        (["shop.db"], "write module:agent, as in onceward work app:agent"),
     ],
 )
 @pytest.mark.usefixtures("app")
@@ -210,3 +213,107 @@ def test_work_gives_the_collector_its_thresholds_back(cli: Cli, app: str) -> Non
     cli("work", "billing.db", app, "--once")
 
     assert (before, True) == (gc.get_threshold(), gc.get_freeze_count() > frozen // 2)
+
+
+CHAT = """
+from onceward import Agent, Context
+
+writer, editor = Agent("writer"), Agent("editor")
+both, by_name, mixed = [writer, editor], {"w": writer, "e": editor}, [writer, "editor"]
+also_writer = writer
+twins = (writer, Agent("writer"))
+
+@writer.on("write")
+def write(body: str, ctx: Context) -> None:
+    ctx.send("editor", body + " written", type="edit")
+
+@editor.on("edit")
+def edit(body: str, ctx: Context) -> None:
+    ctx.send("writer", body + " edited", type="done")
+
+@writer.on("done")
+def done(body: str, ctx: Context) -> None:
+    ctx.tx.execute("CREATE TABLE told AS SELECT ? AS text", (body,))
+"""
+
+
+@pytest.fixture
+def chat(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a home whose module chat declares two agents that write to each other."""
+    (home / "chat.py").write_text(CHAT, encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "chat", raising=False)
+    return home
+
+
+@pytest.mark.parametrize(
+    "words", [["chat:writer", "chat:editor"], ["chat"], ["chat:both"], ["chat:by_name"]]
+)
+def test_several_agents_work_in_one_process(cli: Cli, chat: Path, words: list[str]) -> None:
+    """Named one by one, by a module or by a collection: each on its file, until all are idle."""
+    with Postbox(chat / "writer.db", agent="writer", start=False) as box:
+        box.send("writer", "a story", type="write")
+
+    ran = cli("work", *words, "--once", "--json")
+
+    assert ["writer", "editor"] == [each["agent"] for each in ran.json["agents"]]
+    assert not [path for path in chat.iterdir() if ":" in path.name]
+    with Postbox(chat / "writer.db", start=False) as box:
+        assert [("a story written edited",)] == box.query("SELECT text FROM told")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["x.db", "chat"], "x.db is one agent's file, and 2 are named: omit the file"),
+        (["chat:twins"], "two agents are named 'writer'"),
+        (["chat:mixed"], "chat:mixed is not an Agent, nor a list, tuple or dict of agents"),
+        (["chat:writer", "chat:nobody"], "declare nobody = Agent(...) in chat"),
+    ],
+)
+def test_agents_that_cannot_share_a_command_are_refused(
+    cli: Cli, chat: Path, words: list[str], expected: str
+) -> None:
+    """Nothing is created."""
+    ran = cli("work", *words)
+
+    assert (2, True) == (ran.code, expected in ran.err), ran.err
+    assert [] == [*chat.glob("*.db")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "relay chat:editor",
+        "check chat:editor",
+        "doctor chat:editor",
+        "migrate chat:editor",
+        "stats --db chat:editor",
+        "backup shop.db chat:editor",
+        "restore chat:editor shop.backup",
+        "ls --agent shop --home chat:editor",
+        "init shop --home chat:editor",
+        "serve chat:editor --listen http://127.0.0.1:0",
+        "new chat:editor",
+    ],
+)
+def test_a_word_that_names_an_agent_is_no_path(cli: Cli, chat: Path, words: str) -> None:
+    """A command that works on a file says what to give, and creates nothing of that name."""
+    ran = cli(*words.split())
+
+    assert (2, True) == (ran.code, "give the agent's file, NAME.db, or --agent NAME" in ran.err)
+    assert not (chat / "chat:editor").exists()
+
+
+def test_dead_edit_chooses_the_agent_of_its_file(cli: Cli, chat: Path) -> None:
+    """``--handlers`` may name several agents, as ``work`` does."""
+    with Postbox(chat / "editor.db", agent="editor", start=False) as box:
+        sent = box.send("editor", 7, type="edit")
+        box.run_until_idle()
+        message = box.receive()
+        assert message is not None
+        message.reject("not a text")
+
+    wrong = cli("dead", "edit", "editor.db", sent, "--body", "7", "--handlers", "chat")
+    right = cli("dead", "edit", "editor.db", sent, "--body", '"text"', "--handlers", "chat")
+
+    assert (2, 0) == (wrong.code, right.code), wrong.err + right.err

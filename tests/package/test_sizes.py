@@ -20,7 +20,7 @@ BUDGET = {
     "message": 3_660,  # final answers; retry policies as text; Tuning; hints
     "api": 2_295,  # states of peers; contexts; handlers and functions that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker
-    "ops": 10_930,  # a word of the shell for each hint; channel delete
+    "ops": 11_050,  # a word of the shell for each hint; channel delete
     "fleet": 6_490,  # messages judged in a quarter less time: tables by side, lanes by columns
     "testing": 1_570,
     "integrations": 2_700,

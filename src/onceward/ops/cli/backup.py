@@ -15,7 +15,7 @@ from onceward.ops.cli.exit_codes import Conflicting, Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
-from onceward.ops.cli.target import WHERE, Where, chosen, existing
+from onceward.ops.cli.target import WHERE, Where, as_path, chosen, existing
 from onceward.ops.views.handles import holders
 from onceward.ops.views.waiting import Exchanged, exchanged
 
@@ -91,7 +91,7 @@ def _pair(words: tuple[Path, ...], where: Where, second: str) -> tuple[Path, Pat
     if len(words) not in (1, 2):
         raise Usage(f"give FILE and {second}, or {second} and --db or --agent")
     [path] = chosen(words[:-1], where)
-    return path, words[-1]
+    return path, as_path(words[-1])
 
 
 def _copied(source: Path, target: Path) -> CopyInfo:

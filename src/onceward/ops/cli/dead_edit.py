@@ -12,15 +12,16 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from onceward import Postbox
+from onceward.file.backup import read_info
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.exit_codes import Failed, NothingThere, Usage
+from onceward.ops.cli.named_agents import agent_of
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.records import plain_body
 from onceward.ops.cli.send import parsed
 from onceward.ops.cli.target import WHERE, Where, existing
-from onceward.ops.cli.work import load
 from onceward.ops.views.messages import dead_ids
 from onceward.types import DeadLetter
 
@@ -49,7 +50,7 @@ def edit(
     path = existing(where.path())
     with views(path) as found:
         message_id = whole_id(found, dead_ids, id)
-    agent = None if handlers is None else load(handlers)
+    agent = None if handlers is None else agent_of(handlers, read_info(path).agent)
     with Postbox(path, agent=agent, start=False) as box:
         dead = box.dead_letters.get(message_id)
         if dead is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ GROUPS: Final = frozenset({"fleet", "keys", "nats", "ship"})
 """Commands and groups of them that work on many files, or on none."""
 OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore"})
 """Commands that have an argument FILE."""
+AGENT: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 GIVEN: Final = ("--db", "--agent", "--home")
 
 
@@ -35,8 +37,15 @@ def with_file(name: str, tokens: Sequence[str]) -> list[str]:
     return [*parts, f"--db={left[0]}", *left[1:]]
 
 
+def names_agent(word: str) -> bool:
+    """Return whether a word is ``module:agent``, which is never a path."""
+    return AGENT.fullmatch(word) is not None
+
+
 def is_file(word: str) -> bool:
     """Return whether a word is meant as a file: by its suffix, or as a path to one."""
+    if names_agent(word):
+        return False
     if Path(word).suffix in SUFFIXES:
         return not word.startswith("-")
     return os.sep in word and os.path.isfile(word)  # noqa: PTH113 - any text, with a NUL too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -77,17 +78,31 @@ class Listening:
         """
         if not self.ask:
             return []
-        urls = dict[str, str]()
-        if path.exists():
-            with views(path) as found:
-                urls = {each.name: each.url or "" for each in peers(found)}
-        known = [peer for peer in self.ask if is_http(urls.get(peer))]
+        urls = _http_peers(path)
+        known = [peer for peer in self.ask if peer in urls]
         if all_of_them and (missing := [peer for peer in self.ask if peer not in known]):
             add = f"onceward peers add {missing[0]} https://HOST:PORT --db {path}"
             raise NothingThere(f"{path} has no HTTP url for the peer {missing[0]}: {add}")
         from onceward.http import PollListener  # noqa: PLC0415 - an extra
 
         return [PollListener(urls[peer], peer) for peer in known]
+
+    def asking_each(self, paths: Collection[Path]) -> dict[Path, list[PollListener]]:
+        """
+        Return the pollers of each file; a file whose agent does not know a peer does not ask it.
+
+        Raises:
+            NothingThere: no file has an HTTP url of a peer.
+
+        """
+        if len(paths) == 1 or not self.ask:
+            return {path: self.asking(path) for path in paths}
+        known = {peer for path in paths for peer in _http_peers(path)}
+        for peer in self.ask:
+            if peer not in known:
+                add = f"onceward peers add {peer} https://HOST:PORT --agent NAME"
+                raise NothingThere(f"no agent here has an HTTP url for the peer {peer}: {add}")
+        return {path: self.asking(path, all_of_them=False) for path in paths}
 
     def tell_left(self, box: Postbox) -> None:
         """Print which peers are not reached from here, because they poll another process."""
@@ -113,3 +128,11 @@ LISTENING: Final = Listening()
 def is_http(url: str | None) -> bool:
     """Return whether a url is one of HTTP."""
     return (url or "").startswith(("http:", "https:"))
+
+
+def _http_peers(path: Path) -> dict[str, str]:
+    """Return the HTTP urls in an agent's file by the name of their peer."""
+    if not path.exists():
+        return {}
+    with views(path) as found:
+        return {each.name: each.url for each in peers(found) if each.url and is_http(each.url)}

@@ -12,7 +12,7 @@ from onceward.ops.cli.example_folder import example_folder
 from onceward.ops.cli.exit_codes import DONE, Usage
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
-from onceward.ops.cli.target import ANSWER, Answer
+from onceward.ops.cli.target import ANSWER, Answer, as_path
 
 
 class Starter(NamedTuple):
@@ -50,7 +50,7 @@ def new(
     Example: onceward new my_agent --langgraph
     """
     starter = _chosen(pydantic_ai=pydantic_ai, langgraph=langgraph)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if as_path(folder).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Usage(f"{folder} exists and is not empty: give a new folder")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(example_folder(starter.name), folder, dirs_exist_ok=True, ignore=ignored)

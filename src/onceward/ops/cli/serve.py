@@ -1,13 +1,14 @@
-"""Run a postbox's engines in the foreground, for ``work`` and ``relay``."""
+"""Run the engines of postboxes in the foreground, for ``work`` and ``relay``."""
 
 from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Final
 
 from onceward import Postbox
@@ -35,35 +36,71 @@ TROUBLE: Final = frozenset(FAILED | PEERS | {"wal_deleted"})
 ENDS: Final = {"dead_lettered", "failed", "rejected"}
 ACT: Final = frozenset(ENDS | {"stream_forked", "peer_rolled_back", "wal_deleted"})
 """Those that need an action."""
+MAX_ROUNDS: Final = 1_000
+"""Rounds of several agents that answer each other without end."""
 COLLECT_AFTER: Final = (10_000, 20, 20)
 """Thresholds of the cyclic garbage collector; Python's defaults cost a busy worker 5 to 8 %."""
 
 
-def serve(box: Postbox, answer: Answer) -> int:
+def serve(boxes: Sequence[Postbox], answer: Answer) -> int:
     """Run the engines until a signal, then stop them gracefully; return 130 or 143."""
     told: SimpleQueue[int] = SimpleQueue()
-    _tell_trouble(box)
+    names, files = ", ".join(box.agent for box in boxes), [str(box.file.path) for box in boxes]
+    for box in boxes:
+        _tell_trouble(box)
     with stops(told), rare_collections():
-        announce(f"{box.agent}: running on {box.file.path}; interrupt to stop")
+        announce(f"{names}: running on {', '.join(files)}; interrupt to stop")
         number = first(told)
     name = signal.Signals(number).name
-    announce(f"{box.agent}: {name}, stopping")
-    box.close()
+    announce(f"{names}: {name}, stopping")
+    _close(boxes)
     if answer.json:
-        document(_told(box, None, name))
+        _answer([_told(box, None, name) for box in boxes])
     return SIGNAL + number
 
 
-def once(box: Postbox, answer: Answer) -> int:
+def _close(boxes: Sequence[Postbox]) -> None:
+    """Close all at the same time, because each waits for its handlers; raise the first error."""
+    errors: SimpleQueue[BaseException] = SimpleQueue()
+
+    def close(box: Postbox) -> None:
+        try:
+            box.close()
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors.put(error)
+
+    others = [Thread(target=close, args=(box,), daemon=True) for box in boxes[1:]]
+    for each in others:
+        each.start()
+    close(boxes[0])
+    for each in others:
+        each.join()
+    if not errors.empty():
+        raise errors.get()
+
+
+def once(boxes: Sequence[Postbox], answer: Answer) -> int:
     """Run the engines until nothing is due, and print how many parcels and messages moved."""
-    _tell_trouble(box)
+    for box in boxes:
+        _tell_trouble(box)
+    moved = dict.fromkeys(boxes, 0)
     with rare_collections():
-        moved = box.run_until_idle()
+        for _ in range(MAX_ROUNDS):
+            rounds = {box: box.run_until_idle() for box in boxes}
+            moved = {box: moved[box] + rounds[box] for box in boxes}
+            if len(boxes) == 1 or not any(rounds.values()):
+                break
     if answer.json:
-        document(_told(box, moved, None))
+        _answer([_told(box, moved[box], None) for box in boxes])
     else:
-        announce(f"{box.agent}: {moved} moved")
+        for box in boxes:
+            announce(f"{box.agent}: {moved[box]} moved")
     return DONE
+
+
+def _answer(told: list[dict[str, Any]]) -> None:
+    """Print the document of one agent, or one of several."""
+    document(told[0] if len(told) == 1 else {"agents": told})
 
 
 def _tell_trouble(box: Postbox) -> None:

@@ -13,6 +13,7 @@ from onceward.file.environment import env_or_project
 from onceward.file.file_checks import refuse_no_file
 from onceward.message.names import DEFAULT_SESSION, DIRECTORY, agent_name
 from onceward.ops.cli.exit_codes import NothingThere, Usage
+from onceward.ops.cli.file_word import names_agent
 from onceward.ops.cli.options import Quiet
 from onceward.ops.cli.output import Style, style
 from onceward.ops.views.handles import holders
@@ -79,6 +80,16 @@ CONVERSATION: Final = Conversation()
 """The defaults of commands: no option is given."""
 
 
+def as_path(path: Path) -> Path:
+    """Return *path*; raise Usage if it is a word such as ``module:agent``, which is no path."""
+    if names_agent(str(path)):
+        raise Usage(
+            f"{path} names an agent of a module, and a path is wanted here: "
+            f"give the agent's file, NAME.db, or --agent NAME"
+        )
+    return path
+
+
 def in_session(where: Conversation) -> str:
     """Return the session to send in or to poll: flag, ONCEWARD_SESSION, project, or default."""
     return where.session or env_or_project("session") or DEFAULT_SESSION
@@ -86,12 +97,12 @@ def in_session(where: Conversation) -> str:
 
 def agent_file(agent: str, home: Path | None = None) -> Path:
     """Return the path of an agent's file in a home folder."""
-    return (home or Path(env_or_project("home") or ".")) / f"{agent_name(agent)}.db"
+    return as_path(home or Path(env_or_project("home") or ".")) / f"{agent_name(agent)}.db"
 
 
 def home_folder(home: Path | None) -> Path:
     """Return an existing home: the given one, else ONCEWARD_HOME, else here."""
-    folder = home or Path(env_or_project("home") or ".")
+    folder = as_path(home or Path(env_or_project("home") or "."))
     if folder.is_file():
         raise Usage(f"{folder} is a file: give its folder")
     if not folder.is_dir():
@@ -104,7 +115,9 @@ def chosen(files: Sequence[Path], where: Where) -> list[Path]:
     """Return the files given as words, else the one of *where*; raise Usage if both name some."""
     if files and (where.db, where.agent, where.home) != (None, None, None):
         raise Usage("a FILE, --db, --agent and --home each name the file: give one of them")
-    agents = [file for file in files if file.name != DIRECTORY]  # a glob of a home matches it too
+    agents = [
+        as_path(file) for file in files if file.name != DIRECTORY
+    ]  # a glob of a home matches it too
     return agents or list(files) or [where.path()]
 
 
@@ -126,7 +139,7 @@ def home_files(home: Path | None) -> list[Path]:
 
 def existing(path: Path) -> Path:
     """Return *path*; raise NothingThere if there is no file, because only init creates files."""
-    refuse_no_file(path)
+    refuse_no_file(as_path(path))
     refuse_deleted(path)
     if not path.exists():
         cure = "correct the name, or create an agent's file NAME.db with onceward init NAME"

@@ -1,20 +1,22 @@
-"""``onceward work`` and ``onceward relay``: run an agent's engines in the foreground."""
+"""``onceward work`` and ``onceward relay``: run the engines of agents in the foreground."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from onceward import Agent, Postbox
-from onceward.errors import OncewardError
 from onceward.ops.cli.exit_codes import Usage
+from onceward.ops.cli.file_word import is_file
 from onceward.ops.cli.listening import LISTENING, Listening
 from onceward.ops.cli.logs import LOGGING, Logging, announce
 from onceward.ops.cli.measuring import MEASURING, Measuring
+from onceward.ops.cli.named_agents import named_agents
 from onceward.ops.cli.options import Quiet
 from onceward.ops.cli.reloading import run_again_when_changed
 from onceward.ops.cli.serve import once as run_once
@@ -33,10 +35,7 @@ from onceward.ops.cli.team import run_team
 
 
 def work(
-    db: str | None = None,
-    target: str | None = None,
-    /,
-    *,
+    *words: str,
     processes: int = 1,
     workers: int | None = None,
     reload: Annotated[bool, Quiet] = False,
@@ -48,59 +47,83 @@ def work(
     answer: Answer = ANSWER,
 ) -> int:
     """
-    Run an agent's handlers on its file until a signal stops them.
+    Run the handlers of agents on their files until a signal stops them.
 
-    It also delivers the agent's messages. One word is the target, two are the file and the target.
-    The file is created if it does not exist; functions with @agent.at_open create your own tables.
-    An interrupt or terminate signal stops it gracefully: it starts no new message, waits for
-    running handlers and releases other leases (exit codes 130, 143). It ends within 16 seconds:
-    after five, coroutines are cancelled, and after another five an open transaction is rolled back.
-    Workers may join and leave at any time; a killed one leaves only leases that expire. With
-    --metrics and several processes each has its own port, from the given one upwards.
+    It also delivers the agents' messages. Modules are searched from the current folder. The file of
+    one agent may come before it: it ends in .db, .sqlite or .sqlite3, or is a path with a folder;
+    by default it is NAME.db in the home. A file is created if it does not exist, and your own
+    tables by functions with @agent.at_open. An interrupt or terminate signal stops it gracefully:
+    it starts no new message, waits for running handlers and releases other leases (exit codes 130,
+    143). It ends within 16 seconds: after five, coroutines are cancelled, and after another five an
+    open transaction is rolled back. Workers may join and leave at any time; a killed one leaves
+    only leases that expire. With --metrics and several processes each has its own port, from the
+    given one upwards.
 
     Example: onceward work shop.agent:agent --reload
+
+    Example: onceward work chat:writer chat:editor
 
     Example: onceward work shop.db shop.agent:agent --processes 2
 
     Example: onceward work shop.db shop.agent:agent --metrics 127.0.0.1:9464
 
     Args:
-        db: The agent's file; default: NAME.db in the home, where NAME is the agent's.
-        target: Module and variable of the agent, searched from the current folder: shop:queue is
-            the variable queue of shop.py.
+        words: MODULE:VARIABLE (an agent, or a list, tuple or dict of agents), or MODULE for all
+            agents that are variables of it.
         processes: Number of processes; if one fails, the others are stopped, with exit code 1.
-        workers: Threads of each process that run handlers.
+        workers: Threads of each process and agent that run handlers.
         reload: Restart whenever a Python file below the current folder changes.
         once: Handle due messages, then exit.
         home: The home folder of NAME.db; default ONCEWARD_HOME, else here.
 
     """
-    if db is None:
-        raise Usage("no agent is named: write module:agent, as in onceward work app:agent")
-    if target and home:
-        raise Usage(f"{db} is the file, and --home names the folder of NAME.db: give one of them")
+    file, targets = _file_and_targets(words, home)
     if processes < 1:
         raise Usage("--processes must be at least 1")
     if reload:
         return run_again_when_changed(sys.argv[1:])
-    path, target = (Path(db), target) if target else (None, db)
-    agent = load(target)
-    path = path or agent_file(agent.name, home)
+    agents = named_agents(targets)
+    if file is not None and len(agents) > 1:
+        raise Usage(f"{file} is one agent's file, and {len(agents)} are named: omit the file")
+    paths = {file or agent_file(agent.name, home): agent for agent in agents}
     options: dict[str, Any] = {} if workers is None else {"workers": workers}
-    if processes > 1 and (listening.listen or listening.ask):
-        msg = "--listen and --ask need a single process: run onceward serve beside the workers"
-        raise Usage(msg)
     if processes > 1:
-        words = [str(path), target, *(["--once"] if once else [])]
-        words += [] if workers is None else [f"--workers={workers}"]
-        words += logging.words
-        return run_team([[*words, *measuring.words(index)] for index in range(processes)])
-    refuse_deleted(path)
+        if listening.listen or listening.ask:
+            msg = "--listen and --ask need a single process: run onceward serve beside the workers"
+            raise Usage(msg)
+        team = [*words, *_told(home, workers, once=once), *logging.words]
+        return run_team([[*team, *measuring.words(index)] for index in range(processes)])
+    for path in paths:
+        refuse_deleted(path)
     with logging.written():
-        if not path.exists():
-            announce(f"creating {path} for agent {agent.name}")
-        with _opened(path, listening, measuring, agent=agent, start=not once, **options) as box:
-            return run_once(box, answer) if once else serve(box, answer)
+        for path, agent in paths.items():
+            if not path.exists():
+                announce(f"creating {path} for agent {agent.name}")
+        with _opened(paths, listening, measuring, start=not once, **options) as boxes:
+            return run_once(boxes, answer) if once else serve(boxes, answer)
+
+
+def _file_and_targets(words: Sequence[str], home: Path | None) -> tuple[Path | None, Sequence[str]]:
+    """Return the file that the first word names, if it is one, and the words for agents."""
+    file = Path(words[0]) if words and _is_path(words[0]) else None
+    targets = words if file is None else words[1:]
+    if not targets:
+        raise Usage("no agent is named: write module:agent, as in onceward work app:agent")
+    if file is not None and home:
+        raise Usage(f"{file} is the file, and --home names the folder of NAME.db: give one of them")
+    return file, targets
+
+
+def _is_path(word: str) -> bool:
+    """Return whether a word is meant as a file, which need not exist."""
+    return is_file(word) or (os.sep in word and ":" not in word)
+
+
+def _told(home: Path | None, workers: int | None, *, once: bool) -> list[str]:
+    """Return the options of the command, for the command line of a child."""
+    given = {"--home": home, "--workers": workers}
+    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return [*options, *(["--once"] if once else [])]
 
 
 def relay(
@@ -128,59 +151,26 @@ def relay(
 
     """
     path = existing(*chosen([db] if db else [], where))
-    with logging.written(), _opened(path, listening, measuring, start=not once) as box:
-        return run_once(box, where) if once else serve(box, where)
+    with logging.written(), _opened({path: None}, listening, measuring, start=not once) as boxes:
+        return run_once(boxes, where) if once else serve(boxes, where)
 
 
 @contextmanager
 def _opened(
-    path: Path, listening: Listening, measuring: Measuring, **options: Any
-) -> Iterator[Postbox]:
-    """Open a file with its listeners and metrics."""
-    ears = [*listening.listeners(), *listening.asking(path)]
-    with Postbox(path, listeners=ears, **options) as box, measuring.serving([box], [path], ears):
-        listening.tell_left(box)
-        yield box
-
-
-def load(target: str) -> Agent:
-    """
-    Return the agent that *target* names.
-
-    Raises:
-        Usage: there is none; an error inside the module is not caught.
-
-    """
-    module, _, name = target.partition(":")
-    if not module or not name:
-        raise Usage(f"{target!r} does not say where the agent is: write module:agent")
-    with suppress(FileNotFoundError):  # it was deleted, so no module is found there
-        if (here := str(Path.cwd())) not in sys.path:
-            sys.path.insert(0, here)
-    found: Any = _imported(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Agent):
-        raise Usage(_without_agent(module, name))
-    return found
-
-
-def _without_agent(module: str, name: str) -> str:
-    """Return what to do about a module without such an agent; a folder imports as a module."""
-    if getattr(sys.modules[module], "__file__", None) is None:
-        return (
-            f"{module} is a folder, not a module: "
-            f"change to the folder (cd {module}), or write {module}.FILE:{name}"
-        )
-    return f"{module}:{name} is not an Agent: declare {name} = Agent(...) in {module}"
-
-
-def _imported(module: str) -> Any:
-    try:
-        return import_module(module)
-    except OncewardError as error:  # of a declaration: its line is in the traceback
-        raise ImportError(f"{module} is not importable: {error}") from error
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise Usage(f"no module {error.name!r} is found from {sys.path[0]}") from error
+    agents: Mapping[Path, Agent | None], listening: Listening, measuring: Measuring, **options: Any
+) -> Iterator[list[Postbox]]:
+    """Open files with their agents, listeners and metrics."""
+    ears = listening.listeners()
+    asking = listening.asking_each(agents)
+    with ExitStack() as stack:
+        boxes = [
+            stack.enter_context(
+                Postbox(path, agent=agent, listeners=[*ears, *asking[path]], **options)
+            )
+            for path, agent in agents.items()
+        ]
+        every = [*ears, *chain.from_iterable(asking.values())]
+        stack.enter_context(measuring.serving(boxes, agents, every))
+        for box in boxes:
+            listening.tell_left(box)
+        yield boxes
