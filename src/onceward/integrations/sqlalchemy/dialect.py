@@ -11,7 +11,7 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.base import SQLiteDialect, SQLiteExecutionContext
 
 from onceward.errors import StoreClosed
-from onceward.integrations.sqlalchemy import dbapi
+from onceward.integrations.dbapi import module as dbapi
 from onceward.integrations.sqlalchemy.autogenerate import OURS
 
 NAME: Final = "sqlite.onceward"

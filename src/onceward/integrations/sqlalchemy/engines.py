@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session as OrmSession
 
 from onceward import AsyncPostbox, Context, Postbox, Transaction
 from onceward.errors import InvalidArgument, StoreClosed
+from onceward.integrations.dbapi.connections import Connection
 from onceward.integrations.sqlalchemy import apart, dialect
-from onceward.integrations.sqlalchemy.connections import Connection
 from onceward.integrations.sqlalchemy.loop_connections import LoopConnection
 from onceward.message.names import DEFAULT_SESSION
 

@@ -12,9 +12,9 @@ from sqlalchemy.util.concurrency import await_only, in_greenlet
 
 from onceward import Transaction
 from onceward.errors import OncewardError, StoreClosed
-from onceward.integrations.sqlalchemy.connections import Connection, Cursor, Work
-from onceward.integrations.sqlalchemy.dbapi_errors import pep249
-from onceward.integrations.sqlalchemy.statements import Result
+from onceward.integrations.dbapi.connections import Connection, Cursor, Work
+from onceward.integrations.dbapi.errors import pep249
+from onceward.integrations.dbapi.statements import Result
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from sqlalchemy.util.concurrency import await_only
 
 from onceward import AsyncContext, AsyncPostbox, Transaction
 from onceward.errors import InvalidArgument
-from onceward.integrations.sqlalchemy.connections import Connection
-from onceward.integrations.sqlalchemy.dbapi_errors import InterfaceError
+from onceward.integrations.dbapi.connections import Connection
+from onceward.integrations.dbapi.errors import InterfaceError
 from onceward.integrations.sqlalchemy.engines import (
     URL,
     EngineOptions,

@@ -15,7 +15,7 @@ class Warning(Exception):  # noqa: A001 - PEP 249 names it
 
 
 class Error(Exception):
-    """Root of the errors that SQLAlchemy wraps; its cause is the error that it stands for."""
+    """Root of the errors that the ORM wraps; its cause is the error that it stands for."""
 
 
 class InterfaceError(Error):
@@ -56,7 +56,7 @@ class NotSupportedError(DatabaseError):
 
 def pep249(error: BaseException, path: Path) -> BaseException:
     """
-    Return the error that SQLAlchemy is to see.
+    Return the error that the ORM is to see.
 
     ``OutcomeUnknown`` stays itself: an OperationalError would say that nothing was written.
     So do errors of messages.

@@ -17,17 +17,17 @@ from onceward.errors import StoreFault
 from onceward.file.database import Database
 from onceward.file.group_commit import ENDED
 from onceward.file.transaction import SavepointMark, StoreTransaction
-from onceward.integrations.sqlalchemy.dbapi_errors import (
+from onceward.integrations.dbapi.errors import (
     ProgrammingError,
     WrongThread,
     pep249,
 )
-from onceward.integrations.sqlalchemy.statements import Bindings, Columns, Result, run, run_many
+from onceward.integrations.dbapi.statements import Bindings, Columns, Result, run, run_many
 
 Work = Callable[[apsw.Connection], Result]
 SECOND: Final = (
-    "this thread has a transaction open in another SQLAlchemy session or connection, so this one"
-    " only reads what is committed: end that one first, or write with it"
+    "this thread has a transaction open in another session or connection of the ORM, so this"
+    " one only reads what is committed: end that one first, or write with it"
 )
 CLOSED: Final = "this connection is closed: take another from the engine"
 OTHER_THREAD: Final = (
@@ -36,7 +36,7 @@ OTHER_THREAD: Final = (
 )
 NO_TRANSACTION: Final = "no transaction is open: AUTOCOMMIT has neither savepoints nor messages"
 INSIDE: Final = (
-    "a block, or another SQLAlchemy session, began inside this one and is still open: end it first"
+    "a block, or another session of the ORM, began inside this one and is still open: end it first"
 )
 BLOCK_ENDED: Final = (
     "the block or handler that it joined ended before this session, with all that it had written:"
@@ -293,7 +293,7 @@ class Connection:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Let SQLAlchemy see errors of PEP 249."""
+        """Let the ORM see errors of PEP 249."""
         try:
             yield
         except Exception as error:

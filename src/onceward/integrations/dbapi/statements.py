@@ -12,7 +12,7 @@ import apsw
 
 from onceward.errors import InvalidArgument
 from onceward.file import pragmas
-from onceward.integrations.sqlalchemy.dbapi_errors import ProgrammingError
+from onceward.integrations.dbapi.errors import ProgrammingError
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
 Columns = tuple[tuple[Any, ...], ...]

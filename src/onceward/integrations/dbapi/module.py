@@ -1,4 +1,4 @@
-"""The module of PEP 249 that the dialect works with."""
+"""The module of PEP 249 that an ORM works with."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final, NoReturn
 
 import apsw
 
-from onceward.integrations.sqlalchemy.connections import Connection, Cursor
-from onceward.integrations.sqlalchemy.dbapi_errors import (
+from onceward.integrations.dbapi.connections import Connection, Cursor
+from onceward.integrations.dbapi.errors import (
     DatabaseError,
     DataError,
     Error,
