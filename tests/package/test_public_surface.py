@@ -20,6 +20,7 @@ MODULES = (
     "onceward",
     "onceward.events",
     "onceward.http",
+    "onceward.integrations.django",
     "onceward.integrations.otel",
     "onceward.integrations.sqlalchemy",
     "onceward.integrations.sqlalchemy.aio",

@@ -63,7 +63,7 @@ def run(con: apsw.Connection, sql: str, bindings: Bindings) -> Result:
 
     """
     _refuse_pragmas(sql)
-    _add_functions(con)
+    add_functions(con)
     tracer, cursor = _Tracer(), con.cursor()
     cursor.exec_trace = tracer
     rows = list(cursor.execute(sql, bindings or None))
@@ -86,7 +86,7 @@ def run_many(con: apsw.Connection, sql: str, each: Iterable[Bindings]) -> Result
     return Result([], None, sum(max(one.rowcount, 0) for one in done), None)
 
 
-def _add_functions(con: apsw.Connection) -> None:
+def add_functions(con: apsw.Connection) -> None:
     """Give SQLAlchemy's ``regexp_match`` the function that it calls."""
     if con not in _with_functions:
         con.create_scalar_function("regexp", _regexp, 2, deterministic=True)

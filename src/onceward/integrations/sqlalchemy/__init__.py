@@ -4,7 +4,7 @@ Use SQLAlchemy on an agent's file; needs ``onceward[sqlalchemy]``.
 The engine works through the postbox's own connections, so ORM work and messages are one
 transaction, and no second SQLite library opens the file.
 
-Imports the public names, file and message.
+Imports the public names, integrations/dbapi, file and message.
 """
 
 from onceward.integrations.dbapi.errors import WrongThread
