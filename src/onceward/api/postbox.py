@@ -57,7 +57,6 @@ from onceward.file.directory import (
     register_at_opening,
 )
 from onceward.file.environment import load_settings
-from onceward.file.transaction import bad_bindings, check_bindings, check_statement
 from onceward.hooks import Hooks
 from onceward.message.arguments import Accepted, checked
 from onceward.message.clock import Clock, monotonic
@@ -453,12 +452,7 @@ class Postbox(Session, EventSource, PostboxParts):
             StoreError: the file itself failed.
 
         """
-        check_statement(sql)
-        check_bindings(bindings)
-        try:
-            return self._db.query(sql, bindings)
-        except (TypeError, KeyError, OverflowError) as error:
-            raise bad_bindings(bindings, error) from error
+        return self._db.query(sql, bindings)
 
     @checked
     def history(self, **filters: Unpack[HistoryFilters]) -> Page:

@@ -58,6 +58,9 @@ from onceward.file.transaction import (
     OwnReceiver,
     Row,
     StoreTransaction,
+    bad_bindings,
+    check_bindings,
+    check_statement,
     refuse_pragma,
     row_class,
 )
@@ -764,11 +767,24 @@ class Database:
             found: list[tuple[Any, ...]] = self._execute(reader.execute, sql, bindings).fetchall()
         return found
 
-    def query(self, sql: str, bindings: Any = None) -> list[Row]:
-        """Run a caller's statement on committed data; raise SQLite's error."""
+    def query(
+        self, sql: str, bindings: Any = None, *, inside: StoreTransaction | None = None
+    ) -> list[Row]:
+        """Run a caller's statement on committed data, or *inside* its transaction."""
+        check_statement(sql)
+        check_bindings(bindings)
         if "pragma" in sql.lower():
             refuse_pragma(sql)
+        try:
+            return self._query(sql, bindings, inside)
+        except (TypeError, KeyError, OverflowError) as error:
+            raise bad_bindings(bindings, error) from error
+
+    def _query(self, sql: str, bindings: Any, inside: StoreTransaction | None) -> list[Row]:
         by_path = partial(translate_error, path=self.path)
+        if inside is not None:
+            with self._errors_by(by_path):
+                return _named(inside.read(sql, bindings))
         with self._lent_reader() as reader, self._errors_by(by_path):
             return _named(self._execute(reader.execute, sql, bindings))
 

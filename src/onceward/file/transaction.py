@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, SupportsIndex, Ty
 
 from pydantic_core import to_json
 
-from onceward.errors import InvalidArgument
+from onceward.errors import InvalidArgument, ReadOnlyStore
 from onceward.file.connection import (
     CLOSED_ERRORS,
     DEFERRED,
@@ -254,6 +254,14 @@ class StoreTransaction:
             raise
         return found
 
+    def read(self, sql: str, bindings: Any = None) -> Any:
+        """Run a caller's *sql* on a cursor that raises ReadOnlyStore for all but reading."""
+        if self.batched_inserts:
+            self._write_batched()
+        cursor = self.handle.cursor()
+        cursor.exec_trace = _refuse_writing
+        return cursor.execute(sql, bindings)
+
     def _forget_unrun(self) -> None:
         """Free the cursor of statements that an error left unrun: it refuses the next one once."""
         with suppress(Exception):
@@ -406,6 +414,13 @@ class NestedBlock:
             self._tx.release_savepoint(self._mark)
         else:
             self._tx.rollback_savepoint(self._mark)
+
+
+def _refuse_writing(cursor: Any, sql: str, _: object) -> bool:
+    """Let a statement run if it only returns rows."""
+    if not (cursor.is_readonly and cursor.get_description()):
+        raise ReadOnlyStore(f"{quoted(sql)} is no SELECT: write by ctx.tx.execute(…)")
+    return True
 
 
 class TransactionHost(Protocol):

@@ -16,7 +16,7 @@ from onceward.api.session import Session
 from onceward.core.handle.output import OutputStream
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.async_face import OffLoop
-from onceward.core.send.block import Transaction
+from onceward.core.send.block import Bindings, Transaction
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import RUNNING, RunningStep, declared
 from onceward.features.steps.verbs import StepFunction, Steps
@@ -157,6 +157,11 @@ class TrialContext(Context):
         if self._transaction is None:
             self._transaction = self._scope.enter_context(self._conversation.begin())
         return self._transaction
+
+    def query(self, sql: str, bindings: Bindings = None) -> list[Any]:
+        """Run a SELECT; it sees what the trial has written."""
+        written = None if self._transaction is None else self._transaction._tx
+        return self._conversation._db.query(sql, bindings, inside=written)
 
     @cached_property
     def _steps(self) -> Steps:  # of no message in the file

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.send.add import Outbox
-from onceward.core.send.block import Transaction
+from onceward.core.send.block import Bindings, Transaction
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
@@ -67,6 +67,26 @@ class CallParts:
     _outbox: Outbox
     _face: Any = None
     """The object that a coroutine gets instead of this one."""
+
+    def query(self, sql: str, bindings: Bindings = None) -> list[Any]:
+        """
+        Run a SELECT; it takes no lock, so steps may follow.
+
+        It sees committed rows, those of earlier messages of the lane among them, and what this call
+        has written, if it has. Rows are those of ``Postbox.query``. A call that is repeated may see
+        other rows: what decides between steps belongs into a step.
+
+        Raises:
+            apsw.Error: SQLite refused the statement.
+            ReadOnlyStore: the statement would write; nothing was changed.
+            StoreError: the file itself failed.
+
+        """
+        return self._outbox.db.query(sql, bindings, inside=self._written())
+
+    def _written(self) -> StoreTransaction | None:
+        """Return the transaction in which the call has written; commit what precedes the call."""
+        return None
 
     def _make(self, name: str) -> Any:
         """Make the part of that name."""

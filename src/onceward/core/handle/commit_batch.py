@@ -167,6 +167,28 @@ class HandlerCommitBatch:
             if self.arrival is not None and not self._inside:
                 self.commit()
 
+    def before_query(self) -> StoreTransaction | None:
+        """
+        Return the transaction of the running handler, which reads, if it has written.
+
+        If it has not, the writes of earlier handlers are committed, for it to read.
+
+        Raises:
+            LeaseLost: they could not be committed; the claim of this handler is lost with them.
+
+        """
+        if not self._db.writer.thread_transactions.is_bound:
+            return None
+        with self._lock:
+            if self._inside:
+                return self.join()
+            if self._ended or self.arrival is not None:
+                with self._db.outside_handler():
+                    self.commit()
+            if self.lost:
+                raise LeaseLost(CLAIM_LOST)
+            return None
+
     @property
     def inside(self) -> bool:
         """Whether the running handler has written."""

@@ -126,6 +126,9 @@ class Context(CallParts):
     def _join(self) -> StoreTransaction:
         return self._group.join()
 
+    def _written(self) -> StoreTransaction | None:
+        return self._group.before_query()
+
     def _make(self, name: str) -> Any:
         self._closes = True
         home = CallHome(leased=self._leased, lease=self._leased.lane, commits=_Alone(self))
@@ -283,6 +286,7 @@ class AsyncContext(AsyncFace[Context]):
         """Return whether the message was cancelled; the coroutine is then cancelled soon."""
         return self._plain.cancelled
 
+    query = awaitable(Context.query)
     send = awaitable(Context.send)
     dispatch = awaitable(Context.dispatch)
     broadcast = awaitable(Context.broadcast)

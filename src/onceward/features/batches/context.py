@@ -14,6 +14,7 @@ from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awai
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
+from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.names import DEFAULT_SESSION
 from onceward.message.options import SendOptions, StepOptions
@@ -60,6 +61,9 @@ class BatchContext(CallParts):
             joined = self._group.join()
             self._transaction = Transaction(joined, self._outbox, DEFAULT_SESSION, hops=hops)
         return self._transaction
+
+    def _written(self) -> StoreTransaction | None:
+        return self._group.before_query()
 
     def reject(self, message: Message[Any], reason: str) -> None:
         """Make one message a dead letter; the others are unchanged."""
@@ -154,6 +158,7 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         self.tx: AsyncTransaction = _BatchTransaction(context, worker)
         """The transaction of all processed marks; opened on first use."""
 
+    query = awaitable(BatchContext.query)
     reply = awaitable(BatchContext.reply)
 
     @overload
