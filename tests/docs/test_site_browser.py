@@ -143,6 +143,8 @@ def test_the_search_finds_a_method(open_page: Open) -> None:
         ("poison message", "how-to/deal-with-dead-letters/"),
         ("postgres", "coming-from/procrastinate/"),
         ("workflow", "coming-from/dbos/"),
+        ("django-rq", "coming-from/rq/"),
+        ("kiq", "coming-from/taskiq/"),
     ],
 )
 def test_the_search_knows_the_words_of_other_tools(open_page: Open, words: str, page: str) -> None:
