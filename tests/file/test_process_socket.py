@@ -13,7 +13,7 @@ import pytest
 from tests.children import PYTHON, Child
 
 from onceward.core.run.threads import EngineThreads
-from onceward.file.notify import Notifier
+from onceward.file.notify import ATTEMPTS, Notifier, add_to
 from onceward.file.process_socket import FULL, ProcessSocket
 
 AGENTS = 20
@@ -119,7 +119,7 @@ def test_files_whose_datagrams_were_lost_are_looked_at(base: Path, tmp_path: Pat
 
 
 def test_links_of_a_closed_file_are_gone(base: Path, tmp_path: Path) -> None:
-    """The folder of the file is empty again; the socket of the process stays for the others."""
+    """And the folder of the file, too; the socket of the process stays for the others."""
     with ExitStack() as stack:
         [here] = notifiers(tmp_path, stack, 1)
         shared = here.share("out")
@@ -128,8 +128,49 @@ def test_links_of_a_closed_file_are_gone(base: Path, tmp_path: Path) -> None:
         before = [each.readlink() for each in folder.iterdir()]
         here.close()
 
-        assert ([shared.path], []) == (before, list(folder.iterdir()))
+        assert ([shared.path], False) == (before, folder.exists())
         assert (True, {}) == (shared.path.exists(), shared._links)
+
+
+def test_the_last_process_removes_the_folder_of_a_file(base: Path, tmp_path: Path) -> None:
+    """One that closes before leaves it to those that listen, or will listen."""
+    with ExitStack() as stack:
+        [first] = notifiers(tmp_path, stack, 1)
+        [second] = notifiers(tmp_path, stack, 1)
+        [third] = notifiers(tmp_path, stack, 1)
+        heard: list[str] = []
+        second.share("in")
+        first.close()
+        kept = Path(first._where).exists()
+        second.close()
+        gone = Path(first._where).exists()
+        third.listen("in", lambda: heard.append("third"))
+        [fourth] = notifiers(tmp_path, stack, 1)
+        fourth.notify("in")
+        third.hear("in")
+
+        assert (True, False, ["third"]) == (kept, gone, heard)
+        third.close()
+        fourth.close()
+        assert [] == [each for each in base.iterdir() if each.is_dir()]
+
+
+@pytest.mark.parametrize("removed", [0, 1, ATTEMPTS])
+def test_a_name_is_added_while_others_remove_the_folder(tmp_path: Path, removed: int) -> None:
+    """As they do when they close the file between the folder's creation and the new name."""
+    folder, left = tmp_path / "folder", iter(range(removed))
+
+    def add() -> None:
+        if next(left, None) is not None:
+            folder.rmdir()
+        (folder / "name").touch()
+
+    if removed < ATTEMPTS:
+        add_to(folder, add)
+    else:
+        with pytest.raises(FileNotFoundError):
+            add_to(folder, add)
+    assert (removed < ATTEMPTS) == folder.exists()
 
 
 def test_the_socket_of_a_dead_process_is_removed_by_a_sender(base: Path, tmp_path: Path) -> None:
@@ -147,14 +188,16 @@ def test_the_socket_of_a_dead_process_is_removed_by_a_sender(base: Path, tmp_pat
 
 
 def test_a_process_removes_its_socket_at_its_end(base: Path, tmp_path: Path) -> None:
-    """Nothing is left in the folder of sockets but the empty folders of files."""
+    """And the folders of its files: nothing is left where the sockets are."""
     code = f"""
-from onceward import Postbox
-Postbox({str(tmp_path / "a.db")!r}, agent="a").close()
+from onceward import Agent, Postbox
+agent = Agent("a")
+agent.on("*")(lambda _: None)
+Postbox({str(tmp_path / "a.db")!r}, agent=agent).close()
 """
     subprocess.run([*PYTHON, "-c", code], check=True)
 
-    assert [] == [each for each in base.iterdir() if not each.is_dir()]
+    assert [] == [*base.iterdir()]
 
 
 def test_a_socket_that_was_cleaned_away_is_made_anew(base: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ MEDIAN_LINES = 8
 BUDGET = {
     "core": 10_410,  # a message that is handled as it is stored; the bridge to event loops
     "features": 9_070,  # requests and steps with their verbs
-    "file": 4_375,  # notes with an id; the verbs that delete ended rows, from core; queries
+    "file": 4_385,  # notes with an id; the verbs that delete ended rows, queries; sockets
     "message": 3_660,  # final answers; retry policies as text; Tuning; hints
     "api": 2_295,  # states of peers; contexts; handlers and functions that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker

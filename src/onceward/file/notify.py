@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from onceward.file import forks, open_files
 from onceward.file.file_checks import FileKey, file_key
@@ -26,6 +26,7 @@ from onceward.file.process_socket import ProcessSocket, datagram, forget_link, p
 from onceward.message.clock import monotonic
 from onceward.message.ids import new_token
 
+T = TypeVar("T")
 Direction = Literal["out", "in"]
 """Listeners of a notification: ``out`` the dispatcher, ``in`` workers and waiting readers."""
 
@@ -36,6 +37,8 @@ LOOKS: Final = 10
 """Number of files that are checked at the caller's interval; more are checked less often."""
 LONGEST_TURN: Final = 1.0
 """Maximum seconds between two checks of a waiter, however many there are: the others may leave."""
+ATTEMPTS: Final = 3
+"""Times that a folder is created for a name: each of them may meet a process that closes."""
 SETTLED: Final = 2_000_000_000
 """Nanoseconds after which no second change of a folder can have the same time."""
 
@@ -106,10 +109,8 @@ class Notifier:
         """Have a process of this file's agent collect what *agent*, in *path*, has for it."""
         with suppress(OSError):
             if self._folder is not None and (key := file_key(path)) is not None:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                begun = self._folder / new_token()
-                begun.write_text(json.dumps([agent, str(path)]), encoding="utf-8")
-                begun.replace(self._folder / f"{key[0]:x}-{key[1]:x}{OWED}")
+                note = self._folder / f"{key[0]:x}-{key[1]:x}{OWED}"
+                add_to(self._folder, partial(_write, note, json.dumps([agent, str(path)])))
         self.notify_others("out")
 
     def to_collect(self) -> list[Owed]:
@@ -168,9 +169,8 @@ class Notifier:
             if found is not None and side not in self._links:
                 name = self._links[side] = self._name(side)
                 with suppress(OSError):  # no space: polling finds the commits
-                    if not self._folder.is_dir():  # the link was removed
-                        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    found.link(Path(name), partial(self._heard, side))
+                    heard = partial(self._heard, side)
+                    add_to(self._folder, partial(found.link, Path(name), heard))
             return found
 
     def fileno(self, side: Direction) -> int:
@@ -245,7 +245,11 @@ class Notifier:
             self._version = now
 
     def close(self) -> None:
-        """Notify all listeners a last time, and remove this process's sockets and links."""
+        """
+        Notify all listeners a last time, and remove this process's sockets and links.
+
+        The last process to close the file removes the folder, too.
+        """
         self.notify_local()
         with self._lock:
             self._closed, self._listeners = True, {"out": (), "in": ()}
@@ -257,6 +261,9 @@ class Notifier:
             forget_link(os.path.basename(name))
             with suppress(OSError):
                 os.unlink(name)
+        if self._folder is not None:
+            with suppress(OSError):  # others listen, or have left a note
+                self._folder.rmdir()
 
     def leave_to_the_parent(self) -> None:
         """Close the sockets in a forked child: notices to a parent that has ended must fail."""
@@ -271,10 +278,7 @@ class Notifier:
             return
         name = self._names[side] = self._name(side)  # remembered before any listing can contain it
         with suppress(OSError):  # no descriptor or no space is left: pollers check by themselves
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sock = datagram()
-            sock.bind(name)
-            self._sockets[side] = sock
+            self._sockets[side] = add_to(self._folder, partial(datagram, name))
 
     def _name(self, side: Direction) -> str:
         return f"{self._where}/{os.getpid()}-{new_token()[:8]}.{side}"
@@ -343,6 +347,26 @@ def _sender() -> socket.socket | None:
         with suppress(OSError):  # no descriptor is left: pollers check by themselves
             _senders.append(datagram())
     return _senders[0] if _senders else None
+
+
+def add_to(folder: Path, add: Callable[[], T]) -> T:
+    """
+    Call *add*, which adds a name to the folder of a file; create the folder if need be.
+
+    Another process that closes the file may remove the empty folder in between: then once more.
+    """
+    for _ in range(ATTEMPTS):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return add()
+    raise FileNotFoundError(f"{folder} is removed again and again")
+
+
+def _write(note: Path, text: str) -> None:
+    """Write a note whole or not at all."""
+    begun = note.with_name(new_token())
+    begun.write_text(text, encoding="utf-8")
+    begun.replace(note)
 
 
 def folder_of(key: FileKey | None) -> Path | None:

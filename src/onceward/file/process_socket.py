@@ -24,12 +24,7 @@ class ProcessSocket:
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"{os.getpid()}-{new_token()[:8]}"
         self._links: dict[str, Callable[[], None]] = {}
-        self._socket = datagram()
-        try:
-            self._socket.bind(str(self.path))
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket = datagram(str(self.path))
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when ``hear`` is due."""
@@ -61,10 +56,16 @@ class ProcessSocket:
         return len(named) >= FULL
 
 
-def datagram() -> socket.socket:
-    """Return a non-blocking socket for datagrams on this machine."""
+def datagram(name: str = "") -> socket.socket:
+    """Return a non-blocking socket for datagrams on this machine; bind it to a given name."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+    try:
+        if name:
+            made.bind(name)
+    except BaseException:
+        made.close()
+        raise
     return made
 
 

@@ -33,7 +33,7 @@ from onceward.core.run.threads import engine_threads
 from onceward.file import forks, open_files
 from onceward.file.database import Database
 from onceward.file.file_checks import FileKey, files_limit
-from onceward.file.notify import HAS_UNIX, folder_of
+from onceward.file.notify import HAS_UNIX, add_to, folder_of
 from onceward.message.ids import new_token
 from onceward.message.log import log
 from onceward.message.parcel import Answer
@@ -370,8 +370,7 @@ def _serve(db: Database, name: open_files.Name, folder: Path) -> Callable[[], No
         atexit.register(_remove, found)
     stop = found.serve(ServedFile(db, name))
     link = folder / f"{os.getpid()}-{new_token()[:8]}{LINK}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    link.symlink_to(found.path)
+    add_to(folder, partial(link.symlink_to, found.path))
 
     def end() -> None:
         link.unlink(missing_ok=True)
