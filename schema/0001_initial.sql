@@ -255,8 +255,8 @@ CREATE TABLE _onceward_failed_attempts (
 
 CREATE INDEX _onceward_failed_attempts_message ON _onceward_failed_attempts (message_id, sender, seq);
 
--- Values that handlers returned for messages that asked for no reply, where a handler keeps them: for a limited time,
--- and a limited number per file.
+-- Values that handlers returned for messages that asked for no reply, and the last progress that they reported: for a
+-- limited time, and a limited number per file.
 CREATE TABLE _onceward_results (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     sender     TEXT    NOT NULL,
@@ -264,9 +264,11 @@ CREATE TABLE _onceward_results (
     stored_at  INTEGER NOT NULL,
     until_at   INTEGER NOT NULL,
     bytes      INTEGER NOT NULL,
-    media      TEXT    NOT NULL,
-    result     TEXT    NOT NULL,
-    UNIQUE (message_id, sender)
+    media      TEXT,
+    result     TEXT,
+    progress   TEXT,
+    UNIQUE (message_id, sender),
+    CHECK ((media IS NULL) = (result IS NULL))
 ) STRICT;
 
 -- Types that handlers wait for. Their messages are kept for the steps of their session, and no handler gets them.
@@ -615,7 +617,8 @@ SELECT f.seq, f.message_id, f.sender, i.agent AS recipient, f.attempt, f.worker,
 
 CREATE VIEW onceward_results AS
 SELECT seq, message_id, sender, agent AS recipient, CAST(json_extract(result, '$') AS TEXT) AS body, bytes, stored_at, until_at
-  FROM _onceward_results, _onceward_file_info;
+  FROM _onceward_results, _onceward_file_info
+ WHERE result IS NOT NULL;
 
 CREATE VIEW onceward_ephemeral_messages AS
 SELECT seq, id, sender, session, mailbox, state, reason, received_at, ended_at FROM _onceward_inbox WHERE ephemeral IS NOT NULL;

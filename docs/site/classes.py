@@ -28,7 +28,7 @@ FOLDERS = ("message", "core", "features", "transports", "api")
 SECTIONS = {
     "The postbox": (
         "Postbox EventSource Session Transaction Message ReceivedMessage MessageRecord Ticket "
-        "Cancellation Cancellations StreamItem Chunk Restarted Ended "
+        "Status Cancellation Cancellations StreamItem Chunk Restarted Ended "
         "Journey DedupRecord StepInfo StreamInfo Transition"
     ),
     "The file, agents, peers and pages": (

@@ -26,7 +26,7 @@ if _typing.TYPE_CHECKING:
     from onceward.message.dates import Schedule
     from onceward.message.names import AgentInfo
     from onceward.message.options import SendOptions
-    from onceward.message.record import Cancellation, Cancellations, Page
+    from onceward.message.record import Cancellation, Cancellations, Page, Status
 
 __all__ = [
     "AgentInfo",
@@ -51,6 +51,7 @@ __all__ = [
     "SendOptions",
     "SendResult",
     "Start",
+    "Status",
     "StreamItem",
     "Tick",
     "Violation",
@@ -69,6 +70,7 @@ _MODULES = {
     "Chunk": "features.streams.reading",
     "Ended": "features.streams.reading",
     "Restarted": "features.streams.reading",
+    "Status": "message.record",
     "StreamItem": "features.streams.reading",
     "DeadLetter": "core.rows.dead_letters",
     "HandlerTransaction": "features.mailboxes.api",

@@ -233,6 +233,7 @@ CALLS: Final[list[tuple[Callable[..., Any], list[Any]]]] = [
     (lambda box, it: box.request("b", 1, reply=it), [5, "text", ["x"], b"x"]),
     (lambda box, it: box.result(it, reply=dict), [5, None, b"x"]),
     (lambda box, it: box.follow(it), [5, None]),
+    (lambda box, it: box.status(it), [5, None]),
     (lambda box, it: box.session(it), [5, None, b"s"]),
     (lambda box, it: box.session("s", topics=it), [5, b"t", [5]]),
     (lambda box, it: box.receive_one(it), [5, ["x"], b"x"]),

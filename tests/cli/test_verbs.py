@@ -104,6 +104,7 @@ VERBS: dict[type, dict[str, str]] = {
         "gather": f"{CODE}the tickets",
         "follow": f"{CODE}the ticket",
         "progress_of": f"{CODE}the ticket",
+        "status": "show",
         "receive": "receive",
         "receive_one": "reply",
         "attach": f"{CODE}the handle",

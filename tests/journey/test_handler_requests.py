@@ -392,7 +392,7 @@ def test_progress_is_told_while_the_handler_runs(world: World) -> None:
     assert {"share": 1.0} == late
     assert None is alice.receive()
     assert [] == [*alice.file.check(box.file), *box.file.check(alice.file)]
-    with pytest.raises(InvalidArgument, match="no request"):
+    with pytest.raises(InvalidArgument, match="no message"):
         alice.progress_of("nothing")
 
 

@@ -44,7 +44,7 @@ def test_a_value_returned_to_a_plain_send_is_no_message(world: World, kind: str)
 
     assert "acked" == box.state(sent)
     assert [(1,)] == box.query("SELECT count(*) FROM onceward_outbox")
-    assert ([], []) == (box.dead_letters.list(), box.query(KEPT))
+    assert ([], "sent") == (box.dead_letters.list(), box.result(sent, reply=str))
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -60,10 +60,12 @@ def test_a_value_returned_to_a_request_is_its_reply(world: World, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("value", ["text", {"n": [1]}, b"\xff", None, 0])
-def test_a_result_is_kept_where_its_handler_says_so(world: World, kind: str, value: Any) -> None:
+@pytest.mark.parametrize("value", ["text", {"n": [1]}, b"\xff", 0])
+def test_a_returned_value_is_kept_as_the_result_of_its_message(
+    world: World, kind: str, value: Any
+) -> None:
     """It is read by the id of the message, again and again, also after a restart."""
-    box = world.open(jobs(keep_result=True))
+    box = world.open(jobs())
     sent = box.send("jobs", value, type=kind)
     world.settle()
     wanted = type(value)
@@ -74,16 +76,75 @@ def test_a_result_is_kept_where_its_handler_says_so(world: World, kind: str, val
     assert ("acked", []) == (box.state(sent), box.dead_letters.list())
 
 
-def test_the_file_of_the_recipient_has_the_results_of_all_senders(world: World) -> None:
-    """The sender is told where the result is, and how to get it."""
-    shop, box = world.wired("shop", jobs(keep_result=True))
+@pytest.mark.parametrize("keep", [None, True, False])
+def test_a_handler_says_what_is_kept(world: World, keep: bool | None) -> None:
+    """True keeps None, too, and False nothing; otherwise a message without a value has no row."""
+    box = world.open(jobs(keep_result=keep))
+    nothing, one = (box.send("jobs", body, type="sync") for body in (None, 1))
+    world.settle()
+
+    kept = [each for each in (nothing, one) if keep or (keep is None and each == one)]
+    assert kept == [row[0] for row in box.query(KEPT)]
+    if keep:
+        assert box.result(nothing, reply=type(None)) is None
+        return
+    with pytest.raises(RequestFailed, match="processed without a result"):
+        box.result(nothing, reply=str)
+
+
+def test_a_sender_gets_the_result_from_the_file_of_its_recipient(world: World) -> None:
+    """Before its receipt has come, and after both files were opened again."""
+    shop, box = world.wired("shop", jobs())
     sent = shop.send("jobs", "done", type="sync")
+    with pytest.raises(AnswerTimeout):
+        shop.result(sent, reply=str)
     world.settle()
 
     assert [(sent, "shop", "done")] == box.query(KEPT)
-    assert "done" == box.result(sent, reply=str)
-    with pytest.raises(InvalidArgument, match="without asking for a reply: send it with request"):
-        shop.result(sent, reply=str)
+    assert "done" == box.result(sent, reply=str) == shop.result(sent, reply=str)
+    shop, box = world.reopen("shop", "jobs")
+    assert "done" == box.result(sent, reply=str) == shop.session("s").result(sent, reply=str)
+
+
+def test_the_recipient_has_the_result_of_a_request(world: World) -> None:
+    """It is the reply."""
+    shop, box = world.wired("shop", jobs())
+    asked = shop.request("jobs", {"n": 1}, type="sync")
+    world.settle()
+
+    assert {"n": 1} == box.result(asked.id, reply=dict[str, int])
+
+
+def test_a_value_that_cannot_be_stored_is_not_kept(world: World) -> None:
+    """The message is done all the same, once; its sender asked for no value."""
+    agent = Agent("jobs")
+    called: list[str] = []
+
+    @agent.on("#")
+    def work(kind: str) -> object:
+        called.append(kind)
+        return object() if kind == "odd" else "x" * 2000
+
+    box = world.open(agent, max_body=1000)
+    sent = [box.send("jobs", kind, type=kind) for kind in ("odd", "big")]
+    world.settle()
+
+    assert (["odd", "big"], []) == (called, box.dead_letters.list())
+    for each in sent:
+        with pytest.raises(RequestFailed, match="processed without a result"):
+            box.result(each, reply=str)
+
+
+def test_the_result_of_a_remote_recipient_is_not_read(world: World) -> None:
+    """Its file is in no folder here; the sender is told how to get the result."""
+    shop = world.open("shop")
+    shop.peers.add("far", "https://far.example")
+    sent = shop.send("far", "x", type="job")
+
+    for ask in (lambda: shop.result(sent, reply=str), lambda: shop.progress_of(sent)):
+        with pytest.raises(InvalidArgument, match="without asking for a reply"):
+            ask()
+    assert "waiting" == shop.status(sent).state
 
 
 def test_a_result_is_there_with_the_end_of_its_message(world: World) -> None:
@@ -96,7 +157,7 @@ def test_a_result_is_there_with_the_end_of_its_message(world: World) -> None:
 
     agent = Agent("jobs")
     agent.on("job", keep_result=True, attempts=1)(work)
-    agent.on("other")(lambda _: "dropped")
+    agent.on("other")(lambda _: None)
     box = world.open(agent)
     waits = box.send("jobs", "x", type="job", delay=60)
     with pytest.raises(AnswerTimeout):
@@ -105,7 +166,7 @@ def test_a_result_is_there_with_the_end_of_its_message(world: World) -> None:
     world.settle()
     with pytest.raises(RequestFailed, match="attempts_spent"):
         box.result(failed, reply=str)
-    with pytest.raises(RequestFailed, match="keep_result=True"):
+    with pytest.raises(RequestFailed, match="processed without a result"):
         box.result(dropped, reply=str)
     with pytest.raises(InvalidArgument, match="never sent from this file"):
         box.result("unknown", reply=str)

@@ -123,7 +123,7 @@ class Agent(Handlers):
         for ``async def``); other parameters keep their defaults.
 
         The returned value is the reply to a message that asks for one (``ask``, ``request``). For
-        others it is not sent: it is dropped, or with *keep_result* kept for ``result``.
+        others it is kept for ``result``, unless it is None; see *keep_result*.
 
         The function stays as it was, and can send to its agent: ``pay.send(box, invoice)``,
         ``pay.ask(box, invoice)`` and ``pay.at(box, when, invoice)`` have the types of its

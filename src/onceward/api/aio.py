@@ -25,7 +25,7 @@ from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
 from onceward.api.parts import AsyncPostboxParts
 from onceward.api.peers import Peers
-from onceward.api.postbox import Postbox, PostboxOptions, at_least_each
+from onceward.api.postbox import Postbox, PostboxOptions
 from onceward.api.session import Session
 from onceward.core.handle.bridge import FileBridge
 from onceward.core.handle.context import AsyncTransaction
@@ -39,12 +39,13 @@ from onceward.core.run.async_face import (
     carried,
     uncancelled,
 )
+from onceward.core.run.engine_loop import at_least_each
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.hooks import Hooks
 from onceward.message.body import Body
 from onceward.message.names import DEFAULT_SESSION, listed
 from onceward.message.options import SendOptions
-from onceward.message.record import Ticket
+from onceward.message.record import Status, Ticket
 from onceward.message.times import Span
 from onceward.message.validators import check_type
 
@@ -113,6 +114,20 @@ class SessionFace(AsyncFace[S_co]):
         if await self._bridge.wait(awaited.look, timeout) is None:
             raise await self._bridge.call(lambda: awaited.overdue(timeout))
         return awaited.read(reply)
+
+    async def status(
+        self,
+        ticket: Ticket | str,
+        *,
+        depth: int = 1,
+        after: Status | None = None,
+        timeout: Span | None = 0.0,
+    ) -> Status:
+        """Return how far a message is, at once or after a change; see ``Session.status``."""
+        plain, bridge = self._plain, self._bridge
+        reader = await bridge.call(lambda: plain._status_reader(ticket, depth, after))
+        due = partial(at_least_each, plain._settings.poll_interval)
+        return await bridge.wait(reader.look, timeout, db=reader.file, due=due) or reader.last
 
     async def receive(
         self, type: TypeForm[Body] | str | None = None, timeout: Span = 0.0

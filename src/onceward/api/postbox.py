@@ -41,7 +41,7 @@ from onceward.core.handle.readers import InboxLeases, type_names
 from onceward.core.handle.signatures import is_coroutine
 from onceward.core.maintenance import Maintenance, OwnerSession
 from onceward.core.rows import outbox
-from onceward.core.run.engine_loop import until_found
+from onceward.core.run.engine_loop import at_least_each, until_found
 from onceward.core.run.threads import engine_threads
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Bindings
@@ -293,8 +293,9 @@ class Postbox(Session, EventSource, PostboxParts):
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))
         super().__init__(
-            DEFAULT_SESSION, db=db, outbox=self._outbox, consumer=self._consumer, settings=settings
-        )
+            DEFAULT_SESSION, db=db, outbox=self._outbox, consumer=self._consumer,
+            files=self._files, settings=settings,
+        )  # fmt: skip
         self._opening = opening = self._as_opening(engines=engines)
         collect = partial(self._routes.collect, self._deps)
         self._dispatcher = Dispatcher(
@@ -418,7 +419,12 @@ class Postbox(Session, EventSource, PostboxParts):
         if topics is not None:
             self._outbox.composer.topics.close(name, topics)
         return Session(
-            name, db=self._db, outbox=self._outbox, consumer=self._consumer, settings=self._settings
+            name,
+            db=self._db,
+            outbox=self._outbox,
+            consumer=self._consumer,
+            files=self._files,
+            settings=self._settings,
         )
 
     @property
@@ -769,8 +775,3 @@ def _call_each(calls: Iterable[Callable[[], None]]) -> None:
 def _ids_of(clock: Clock | None) -> IdSource:
     """Return the id source of a box: it uses the given clock, if any."""
     return new_id if clock is None else clock_ids(clock, random.Random())  # noqa: S311 - unique, not secret
-
-
-def at_least_each(poll: float, left: float | None) -> float:
-    """Return the seconds until the next check, which sees an end that notified no reader."""
-    return poll if left is None else min(poll, left)

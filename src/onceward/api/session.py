@@ -15,7 +15,7 @@ from onceward.core.handle.message import Message
 from onceward.core.handle.readers import InboxConsumer, OneMessage
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import recovery
-from onceward.core.run.engine_loop import until_found
+from onceward.core.run.engine_loop import at_least_each, until_found
 from onceward.core.send.add import Outbox, add_request
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import EVERY_AGENT
@@ -35,13 +35,22 @@ from onceward.message.options import (
     parse_options,
     request_options,
 )
-from onceward.message.record import MessageRecord, Page, SessionHistoryFilters, Ticket, ticket_id
+from onceward.message.record import (
+    MessageRecord,
+    Page,
+    SessionHistoryFilters,
+    Status,
+    Ticket,
+    ticket_id,
+)
 from onceward.message.settings import Settings
 from onceward.message.times import Span
 
 if TYPE_CHECKING:
     from onceward.core.send.fanout import Fanout, SendResult
     from onceward.features.requests.replies import AwaitedReplies
+    from onceward.features.requests.status import StatusReader
+    from onceward.file.directory import OpenAgentFiles
 
 T = TypeVar("T")
 
@@ -61,11 +70,13 @@ class Session:
         db: Database,
         outbox: Outbox,
         consumer: InboxConsumer,
+        files: OpenAgentFiles,
         settings: Settings,
     ) -> None:
         self.name = plain_text("session", name)
         """Name of the conversation."""
         self._db, self._outbox, self._consumer, self._settings = db, outbox, consumer, settings
+        self._files = files
 
     @property
     def _received(self) -> str | None:
@@ -238,12 +249,16 @@ class Session:
         """
         Return the reply to a ticket, waiting at most *timeout* seconds.
 
-        May be called again, also after a restart. In the file of its recipient it takes the id of
-        any message, and returns what a handler with ``keep_result`` returned for it, until
-        ``result_retention`` has passed.
+        May be called again, also after a restart. It also takes the id of a message that was sent
+        or received here without asking for a reply, and returns what its handler returned, until
+        ``result_retention`` has passed. That is in the file of the recipient: in another file it
+        can be asked for if both are in one folder.
 
         Raises:
-            AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
+            AnswerTimeout: the message has not ended; a later call may get the result.
+            RequestFailed: it ended without a result, or was not handled; ``reason`` says why.
+            InvalidMessage: the result does not fit.
+            InvalidArgument: no such message is known here, or its recipient's file is elsewhere.
 
         """
         return self.gather([ticket], reply=reply, timeout=timeout)[0]
@@ -270,20 +285,59 @@ class Session:
     @checked
     def progress_of(self, ticket: Ticket | str) -> Any:
         """
-        Return the last ``ctx.progress`` of a request's handler; None if there is none yet.
+        Return the last ``ctx.progress`` of a message's handler; None if there is none yet.
+
+        *ticket* is that of a request, or the id of a message that was sent or received here.
 
         Raises:
-            InvalidArgument: no such request is known here.
+            InvalidArgument: no such message is known here, or its recipient's file is elsewhere.
 
         """
-        from onceward.features.requests.replies import progress  # noqa: PLC0415 - rarely needed
+        from onceward.features.requests.results import progress  # noqa: PLC0415 - rarely needed
 
-        return progress(self._db, ticket_id(ticket))
+        return progress(self._db, self._files.file, ticket_id(ticket))
+
+    @checked
+    def status(
+        self,
+        ticket: Ticket | str,
+        *,
+        depth: int = 1,
+        after: Status | None = None,
+        timeout: Span | None = 0.0,
+    ) -> Status:
+        """
+        Return how far a message is: waiting, running, done or failed, with its progress.
+
+        *ticket* is that of a request, or the id of a message that was sent or received here. A
+        request is done when its reply is here. The status has those of the requests that the
+        handler of the message has made, and with a larger *depth* those of theirs. It is read in
+        the recipient's file; for a recipient in another folder it has only what receipts say.
+
+        With the status that you have as *after*, wait until it has changed, or the message has
+        ended, or *timeout* seconds have passed (None: forever).
+
+        Raises:
+            InvalidArgument: no such message is known here.
+
+        """
+        reader = self._status_reader(ticket, depth, after)
+        poll = self._settings.poll_interval
+        due = partial(at_least_each, poll)
+        return until_found(reader.file, reader.look, timeout, poll=poll, due=due) or reader.last
+
+    def _status_reader(
+        self, ticket: Ticket | str, depth: int, after: Status | None
+    ) -> StatusReader:
+        from onceward.features.requests.status import StatusReader  # noqa: PLC0415 - rarely needed
+
+        wanted = ticket_id(ticket)
+        return StatusReader(self._db, self._files.file, wanted, depth=depth, after=after)
 
     def _awaited(self, tickets: Iterable[Ticket | str]) -> AwaitedReplies:
         from onceward.features.requests.replies import AwaitedReplies  # noqa: PLC0415 - rarely needed
 
-        return AwaitedReplies(self._db, tickets)
+        return AwaitedReplies(self._db, self._files.file, tickets)
 
     # -- receiving --------------------------------------------------------------------------
 

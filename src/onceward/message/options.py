@@ -318,7 +318,12 @@ class HandlerOptions(TypedDict, total=False):
     within: Span | None
     """Maximum time that a message waits for others of its batch; default: 0.2 s."""
     keep_result: bool | None
-    """Keep what it returns for messages that ask for no reply, for ``box.result``; default: no."""
+    """
+    Keep what it returns for messages that ask for no reply, for ``box.result``.
+
+    By default any value but None is kept, if it can be stored; True also keeps None, and fails a
+    call whose value cannot be stored; False keeps none.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +340,7 @@ class HandlerRules:
     rate: Rate | None = None
     batch: int | None = None
     within: float = WITHIN
-    keep_result: bool = False
+    keep_result: bool | None = None
 
     def forbids_retry_after(self, error: BaseException) -> bool:
         """Return whether *error* ends a message, however many attempts are left."""

@@ -13,7 +13,14 @@ from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.names import PriorityName, quoted
 from onceward.message.times import Moment
-from onceward.message.vocabulary import CancelOutcome, HistoryBox, Kind, MessageState, Priority
+from onceward.message.vocabulary import (
+    CancelOutcome,
+    HistoryBox,
+    Kind,
+    MessageState,
+    Priority,
+    StatusState,
+)
 
 
 class CommonFilters(TypedDict, total=False):
@@ -101,6 +108,35 @@ def ticket_id(ticket: Ticket | str) -> str:
         return ticket.id
     msg = f"ticket={quoted(ticket)} must be a ticket of a request, or the id of a message"
     raise InvalidArgument(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a message is, at the moment when it was read."""
+
+    id: str
+    recipient: str
+    state: StatusState
+    """``waiting`` (``waits_for`` may say for what), ``running``, ``done`` or ``failed``."""
+    waits_for: str | None = None
+    """A reply, a message, the end of a sleep …, in the words of the view ``onceward_inbox``."""
+    reason: str | None = None
+    """Why it failed, or why its last attempt did."""
+    attempts: int = 0
+    """Calls of its handler that have begun and count."""
+    progress: Any = None
+    """The last ``ctx.progress`` of its handler."""
+    children: tuple[Status, ...] = ()
+    """Of the requests that its handler has made, in their order."""
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the message is done or has failed."""
+        return self.state in {"done", "failed"}
+
+    def __str__(self) -> str:
+        """Return the state, and what it waits for."""
+        return self.state if self.waits_for is None else f"waiting for {self.waits_for}"
 
 
 @dataclass(frozen=True, slots=True)

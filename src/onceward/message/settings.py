@@ -328,7 +328,7 @@ class Settings(Checked):
     Must be at least as long as a message may be retried.
     """
     result_retention: Seconds = 3600.0
-    """How long the results of handlers with ``keep_result`` are kept; 0 keeps none."""
+    """How long results and the progress of handlers are kept; 0 keeps none."""
     maintenance_interval: Positive = 60.0
     """Time between two rounds of pruning and checkpoints."""
     poll_interval: Seconds = 0.1

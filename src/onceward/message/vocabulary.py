@@ -80,6 +80,8 @@ READER_MODES: Final[tuple[ReaderMode, ...]] = get_args(ReaderMode)
 
 JoinRole = Literal["member", "observer"]
 DeliveryMode = Literal["at_most_once", "at_least_once", "exactly_once"]
+StatusState = Literal["waiting", "running", "done", "failed"]
+"""How far a message is."""
 AckStatus = Literal["received", "in_progress", "completed", "failed"]
 DeadLetterOrigin = Literal["outbox", "inbox", "queue"]
 MessageState = Literal[

@@ -187,7 +187,7 @@ class Running:
         self.replied = Semaphore(0)
         asking, answering = Agent("a"), Agent("b")
         asking.on("*")(lambda _: self.replied.release())
-        answering.on("json")(lambda body, ctx: ctx.reply(body))
+        answering.on("json")(lambda body, ctx: ctx.reply(body) and None)
         self.sender = Postbox(folder / "a.db", agent=asking)
         self.recipient = Postbox(folder / "b.db", agent=answering)
         self.send = partial(self.sender.session("s").send, "b", GREETING)

@@ -127,6 +127,7 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Session.result": lambda y: y.session.result(y.sent, reply=object),
     "Session.gather": lambda y: y.session.gather([y.sent], reply=object, timeout=0),
     "Session.progress_of": lambda y: y.session.progress_of(y.sent),
+    "Session.status": lambda y: y.session.status(y.sent),
     "Session.receive": lambda y: _done(y.session.receive("pulled")),
     "Session.receive_one": lambda y: _done(y.session.receive_one(y.sent)),
     "Session.receive_each": lambda y: _done(*y.session.receive_each("pulled", timeout=0)),

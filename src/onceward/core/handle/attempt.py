@@ -51,6 +51,7 @@ from onceward.message.body import decode, encode
 from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text, raised
 from onceward.message.frame import Frame
+from onceward.message.log import log
 from onceward.message.retry import RetryPolicy
 from onceward.message.topics import matches
 from onceward.message.vocabulary import (
@@ -397,16 +398,24 @@ class MessageAttempt(HandlerAttempt):
 
     def _answer(self, value: Any, leased: LeasedMessage) -> None:
         """Send what a handler returned to a message that asks for it; otherwise keep or drop it."""
-        keep_for = round(1000 * self.deps.settings.result_retention)
         if self.ready.frame.replyto is not None:
             if value is not None:
                 self.context.reply(value)
-        elif self.ready.handler.rules.keep_result and keep_for:
+        elif self.ready.handler.rules.keep_result is not False:
+            try:
+                self._keep_result(value, leased)
+            except OncewardError as error:
+                if self.ready.handler.rules.keep_result:
+                    raise
+                log.debug("result not kept", message_id=leased.id, error=str(error))
+
+    def _keep_result(self, value: Any, leased: LeasedMessage) -> None:
+        """Keep what a handler returned, for the retention of results."""
+        if keep_for := round(1000 * self.deps.settings.result_retention):
             payload = encode(value)
             size = self.deps.outbox.composer.check_size(value, payload)
             tx = self.commits.join()
-            until_at = tx.now + keep_for
-            tickets.keep_result(tx, leased, payload, size=size, until_at=until_at)
+            tickets.keep_result(tx, leased, payload, size=size, until_at=tx.now + keep_for)
 
     def suspend(self, waiting: Suspended) -> Sequence[Settlement]:
         """Store that the handler waits, with its requests; it is called again from its start."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from onceward.core.end import sent
 from onceward.core.handle.call import CallHome, CallParts, HandlerDeps, Suspended
 from onceward.core.handle.message import AsyncMessage, Message
+from onceward.core.rows import tickets
 from onceward.core.rows.inbox import is_cancelled
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
@@ -136,12 +137,39 @@ class Context(CallParts):
 
     def progress(self, value: object) -> None:
         """
-        Report progress to the sender at once; ``box.progress_of(ticket)`` returns it there.
+        Report progress at once; ``box.progress_of(id)`` returns the last value.
 
-        It is committed separately, before the processed mark and whatever the outcome of the call;
-        if the call has already written, together with those writes. Values that have not left yet
-        are replaced by later ones of the same call.
+        It is kept in this file, for ``result_retention``, and sent to the sender of a message that
+        asked for a reply; values that have not left yet are replaced by later ones of the same
+        call. It is committed separately, before the processed mark and whatever the outcome of the
+        call; if the call has already written, together with those writes.
+
+        Raises:
+            InvalidMessage, TooLarge: the value cannot be written as JSON, or is too large.
+
         """
+        payload = encode(value)
+        size = self._outbox.composer.check_size(value, payload)
+        message = None if self._frame.replyto is None else self._progress_message(value)
+        self._group.write_outside(
+            partial(self._tell, progress=payload.text, size=size, message=message)
+        )
+        self._told = None if message is None else message.id
+
+    def _tell(
+        self, tx: StoreTransaction, *, progress: str, size: int, message: OutgoingMessage | None
+    ) -> None:
+        """Keep progress, send it where it was asked for, and withdraw what has not left."""
+        if keep_for := round(1000 * self._deps.settings.result_retention):
+            until_at = tx.now + keep_for
+            tickets.keep_progress(tx, self._leased.seq, progress, size=size, until_at=until_at)
+        if self._told is not None:
+            sent.cancel(tx, self._told)
+        if message is not None:
+            self._outbox.add(tx, message)
+
+    def _progress_message(self, value: object) -> OutgoingMessage:
+        """Return the message that tells the sender of the progress."""
         to, _ = reply_options(self._frame, {})
         options = MessageOptions(
             type=PROGRESS,
@@ -149,15 +177,7 @@ class Context(CallParts):
             causation_id=self._frame.id,
             ordering_key=f"progress:{self._frame.id}"[:256],
         )
-        message = self._outbox.compose(self.session, to, value, options)
-        self._group.write_outside(partial(self._tell, message=message, before=self._told))
-        self._told = message.id
-
-    def _tell(self, tx: StoreTransaction, *, message: OutgoingMessage, before: str | None) -> None:
-        """Send progress, and withdraw earlier values that have not left."""
-        if before is not None:
-            sent.cancel(tx, before)
-        self._outbox.add(tx, message)
+        return self._outbox.compose(self.session, to, value, options)
 
     @property
     def cancelled(self) -> bool:

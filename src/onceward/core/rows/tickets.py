@@ -109,10 +109,19 @@ DELETE FROM _onceward_pending_replies
                                       WHERE o.id = _onceward_pending_replies.id))
                LIMIT :limit)
 """
+# A new row, so that a result is not deleted as early as the first progress of its message.
 KEEP_RESULT: Final = """
 INSERT OR REPLACE INTO _onceward_results
-       (sender, message_id, stored_at, until_at, bytes, media, result)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+       (sender, message_id, stored_at, until_at, bytes, media, result, progress)
+VALUES (:sender, :id, :now, :until_at, :bytes, :media, :result,
+        (SELECT progress FROM _onceward_results WHERE message_id = :id AND sender = :sender))
+RETURNING seq
+"""
+# Of a message that has not ended; a late worker changes no result.
+KEEP_PROGRESS: Final = """
+INSERT OR REPLACE INTO _onceward_results (sender, message_id, stored_at, until_at, bytes, progress)
+SELECT sender, id, :now, :until_at, :bytes, :progress
+  FROM _onceward_inbox WHERE seq = :seq AND state = 'pending'
 RETURNING seq
 """
 FORGET_RESULTS: Final = "DELETE FROM _onceward_results WHERE seq <= ?"
@@ -204,9 +213,29 @@ def keep_result(
     tx: StoreTransaction, of: LeaseInfo, value: Payload, *, size: int, until_at: Millis
 ) -> None:
     """Keep what the handler of a message returned; forget the oldest if there are too many."""
-    row = (of.sender, of.id, tx.now, until_at, size, value.media, value.text)
-    [(seq,)] = tx.rows(KEEP_RESULT, row)
-    tx.run(FORGET_RESULTS, (seq - RESULTS_OF_FILE,))
+    named = {
+        "sender": of.sender,
+        "id": of.id,
+        "now": tx.now,
+        "until_at": until_at,
+        "bytes": size,
+        "media": value.media,
+        "result": value.text,
+    }
+    _forget_oldest(tx, tx.rows(KEEP_RESULT, named))
+
+
+def keep_progress(
+    tx: StoreTransaction, seq: int, text: str, *, size: int, until_at: Millis
+) -> None:
+    """Keep the last progress that the handler of a message reported, as JSON."""
+    named = {"seq": seq, "now": tx.now, "until_at": until_at, "bytes": size, "progress": text}
+    _forget_oldest(tx, tx.rows(KEEP_PROGRESS, named))
+
+
+def _forget_oldest(tx: StoreTransaction, kept: Sequence[tuple[int]]) -> None:
+    for (seq,) in kept:
+        tx.run(FORGET_RESULTS, (seq - RESULTS_OF_FILE,))
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:

@@ -268,3 +268,8 @@ def until_found(
     finally:
         notified.close()
     return found
+
+
+def at_least_each(poll: float, left: float | None) -> float:
+    """Return the seconds until the next check, which sees an end that notified no reader."""
+    return poll if left is None else min(poll, left)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from typing_extensions import TypeForm
 
@@ -16,8 +16,8 @@ from onceward.errors import (
     RequestCancelled,
     RequestFailed,
 )
+from onceward.features.requests.results import Ends, FileOfAgent, elsewhere, ends_of
 from onceward.file.database import Database
-from onceward.file.sql_parts import senders
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import BYTES, decode, encode
 from onceward.message.error_text import Hint
@@ -27,36 +27,17 @@ from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import RequestState, reason_of
 
 T = TypeVar("T")
-GET_PROGRESS: Final = "SELECT progress FROM _onceward_pending_replies WHERE id = ?"
 LOOK: Final = """
 SELECT t.state, t.reason, t.recipient, b.frame
   FROM _onceward_pending_replies AS t
   LEFT JOIN _onceward_inbox AS b ON b.id = t.reply_id AND b.sender = t.recipient
  WHERE t.id = ?
 """
-# Two senders may have chosen the same id: a message of this agent comes first, then the last one.
-RESULT: Final = """
-SELECT r.media, r.result, i.agent
-  FROM _onceward_results AS r, _onceward_file_info AS i
- WHERE r.message_id = :id AND r.until_at >= :now
- ORDER BY r.sender <> i.agent, r.seq DESC LIMIT 1
-"""
-# A message that asked for no reply: in its recipient's file, or in that of its sender.
-UNASKED: Final = f"""{senders("_onceward_inbox")}
-SELECT 1, b.state, b.reason, i.agent, CASE WHEN b.run_seq IS NOT NULL THEN b.session END
-  FROM senders AS s CROSS JOIN _onceward_file_info AS i
-  JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
- UNION ALL
-SELECT 2, 'dead', reason, CASE origin WHEN 'outbox' THEN peer ELSE agent END, NULL
-  FROM _onceward_dead_letters, _onceward_file_info WHERE id = :id
- UNION ALL
-SELECT 3, state, reason, recipient, NULL FROM _onceward_outbox WHERE id = :id
- ORDER BY 1
-"""
 NO_RESULT: Final = (
-    "processed, and its result was not kept (declare its handler with keep_result=True) or has "
-    "been deleted (see result_retention)"
+    "processed without a result: its handler returned none (keep_result=True keeps None, too), or "
+    "it has been deleted (see result_retention)"
 )
+UNENDED: Final = frozenset({"pending", "sent"})
 OF_A_RUN: Final = f"processed by a run, which has its result: {Hint.RUNS}(session={{!r}})"
 
 
@@ -71,48 +52,41 @@ class ReplyState(NamedTuple):
     """Media type and JSON of the result of a message that asked for no reply."""
 
 
-def reply_state(db: Database, request: str) -> ReplyState:
+def reply_state(db: Database, files: FileOfAgent, request: str) -> ReplyState:
     """
-    Return the state of a request, or of a message whose handler keeps its result.
+    Return the state of a request, or of a message that asked for no reply.
 
     Raises:
-        InvalidArgument: it is unknown, or the file of its recipient has the result.
+        InvalidArgument: it is unknown, or the file of its recipient, which has the result, is not
+            in the home.
 
     """
     rows = db.read(LOOK, (request,))
-    return ReplyState(*rows[0]) if rows else _result_state(db, request)
+    return ReplyState(*rows[0]) if rows else _result_state(db, ends_of(db, files, request))
 
 
-def _result_state(db: Database, message_id: str) -> ReplyState:
-    """Return the state of a message that asked for no reply, as that of a request."""
-    kept = db.read(RESULT, {"id": message_id, "now": db.now()})
-    if kept:
-        [(media, result, agent)] = kept
-        return ReplyState("answered", None, agent, None, (media, result))
-    found = db.read(UNASKED, {"id": message_id})
-    if not found:
-        raise unknown(message_id)
-    _, state, reason, recipient, ran_in = found[0]
-    if state != "dead" and recipient != db.agent:
-        msg = (
-            f"message {message_id} was sent to {recipient} without asking for a reply: "
-            "send it with request(), or ask for its result in the file of its recipient"
-        )
-        raise InvalidArgument(msg)
-    if state in {"pending", "sent"}:
-        return ReplyState("open", None, recipient, None)
-    ended = NO_RESULT if ran_in is None else OF_A_RUN.format(ran_in)
-    ended = ended if state in {"processed", "acked"} else reason or state
-    return ReplyState("failed", ended, recipient, None)
+def _result_state(db: Database, ends: Ends) -> ReplyState:
+    """Return the state of a message that asked for no reply here, as that of a request."""
+    sent, received = ends.states(db)
+    if ends.file is None and (not sent or sent[0][0] in {*UNENDED, "acked"}):
+        raise elsewhere(ends)
+    for media, result, frame in ends.kept():
+        kept = None if media is None or result is None else (media, result)
+        return ReplyState("answered", None, ends.recipient, frame, kept)
+    return _without_result(ends, [*received, *sent])
 
 
-def progress(db: Database, request: str) -> Any:
-    """Return the last progress of a request; raise InvalidArgument for an unknown one."""
-    rows = db.read(GET_PROGRESS, (request,))
-    if not rows:
-        raise unknown(request)
-    [(text,)] = rows
-    return None if text is None else json.loads(text)
+def _without_result(ends: Ends, states: Sequence[tuple[str, str | None, str | None]]) -> ReplyState:
+    """Return the state of a message that has no result, by its first state that tells an end."""
+    for state, reason, ran_in in states:
+        if state in {"processed", "acked"}:
+            ended = NO_RESULT if ran_in is None else OF_A_RUN.format(ran_in)
+            return ReplyState("failed", ended, ends.recipient, None)
+        if state not in UNENDED:
+            return ReplyState("failed", reason or state, ends.recipient, None)
+    if states:
+        return ReplyState("open", None, ends.recipient, None)
+    return ReplyState("failed", NO_RESULT, ends.recipient, None)
 
 
 def unknown(request: str) -> InvalidArgument:
@@ -155,15 +129,16 @@ def fail_of(tx: StoreTransaction, askers: list[int]) -> list[str]:
 class AwaitedReplies:
     """The replies that one call waits for, in the order of their requests."""
 
-    def __init__(self, db: Database, tickets: Iterable[Ticket | str]) -> None:
-        self._db, self._ids = db, [ticket_id(each) for each in tickets]
+    def __init__(self, db: Database, files: FileOfAgent, tickets: Iterable[Ticket | str]) -> None:
+        self._db, self._files = db, files
+        self._ids = [ticket_id(each) for each in tickets]
         self._ended: dict[str, ReplyState] = {}
 
     def look(self) -> Literal[True] | None:
         """Record how requests ended; return None at the first that still waits."""
         for each in self._ids:
             if each not in self._ended:
-                found = reply_state(self._db, each)
+                found = reply_state(self._db, self._files, each)
                 if found.state == "open":
                     return None
                 self._ended[each] = found
