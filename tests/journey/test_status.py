@@ -177,9 +177,9 @@ def test_a_status_is_followed_to_the_end_of_its_message(tmp_path: Path) -> None:
         sent = shop.send("jobs", 1, type="job")
         seen = [shop.status(sent)]
         while not seen[-1].ended:
-            seen.append(shop.status(sent, after=seen[-1], timeout=30))
             if seen[-1].waits_for == "message approval":
                 shop.send("jobs", Approval())
+            seen.append(shop.status(sent, after=seen[-1], timeout=30))
         last = shop.status(sent, after=seen[-1], timeout=None)
         known = asyncio.run(later(sent, last))
 

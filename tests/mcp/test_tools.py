@@ -446,7 +446,7 @@ def test_an_unknown_ticket_is_refused(serve: Serve) -> None:
 
     async def main() -> None:
         async with serve() as client:
-            with pytest.raises(Refused, match=r"no request nothing here.*Correct the argument"):
+            with pytest.raises(Refused, match=r"no message nothing here.*Correct the argument"):
                 await call(client, "get_answer", ticket="nothing")
 
     anyio.run(main)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from typing_extensions import TypeForm
 
@@ -40,7 +40,7 @@ from onceward.core.run.async_face import (
     uncancelled,
 )
 from onceward.core.run.engine_loop import at_least_each
-from onceward.errors import InvalidArgument, StoreClosed
+from onceward.errors import InvalidArgument, OncewardError, StoreClosed
 from onceward.hooks import Hooks
 from onceward.message.body import Body
 from onceward.message.names import DEFAULT_SESSION, listed
@@ -105,13 +105,41 @@ class SessionFace(AsyncFace[S_co]):
         """Return the reply to a ticket, waiting for it; see ``Session.result``."""
         return (await self.gather([ticket], reply=reply, timeout=timeout))[0]
 
+    @overload
     async def gather(
-        self, tickets: Sequence[Ticket | str], *, reply: TypeForm[T], timeout: Span = 0.0
-    ) -> list[T]:
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        timeout: Span = 0.0,
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    async def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        timeout: Span = 0.0,
+        return_exceptions: bool,
+    ) -> list[T | OncewardError]: ...
+
+    async def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        timeout: Span = 0.0,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
         """Return the replies to tickets, waiting for all; see ``Session.gather``."""
         check_type("reply", reply)
         awaited = self._plain._awaited(listed("tickets", tickets))
-        if await self._bridge.wait(awaited.look, timeout) is None:
+        in_time = await self._bridge.wait(awaited.look, timeout) is not None
+        if return_exceptions:
+            return await self._bridge.call(lambda: awaited.read_each(reply, timeout))
+        if not in_time:
             raise await self._bridge.call(lambda: awaited.overdue(timeout))
         return awaited.read(reply)
 

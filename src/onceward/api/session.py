@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from typing_extensions import TypeForm
 
@@ -19,7 +19,7 @@ from onceward.core.run.engine_loop import at_least_each, until_found
 from onceward.core.send.add import Outbox, add_request
 from onceward.core.send.block import Transaction
 from onceward.core.send.compose import EVERY_AGENT
-from onceward.errors import InvalidArgument, InvalidMessage
+from onceward.errors import InvalidArgument, InvalidMessage, OncewardError
 from onceward.file.database import Database
 from onceward.file.group_commit import Block
 from onceward.file.transaction import StoreTransaction
@@ -263,22 +263,51 @@ class Session:
         """
         return self.gather([ticket], reply=reply, timeout=timeout)[0]
 
+    @overload
+    def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        timeout: Span = 0.0,
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        timeout: Span = 0.0,
+        return_exceptions: bool,
+    ) -> list[T | OncewardError]: ...
+
     @checked
     def gather(
-        self, tickets: Sequence[Ticket | str], *, reply: TypeForm[T], timeout: Span = 0.0
-    ) -> list[T]:
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        timeout: Span = 0.0,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
         """
         Return the replies to tickets, in their order, waiting at most *timeout* seconds for all.
 
         If requests failed, the error of the first one, in the order of the tickets, is raised after
-        all have ended; ``result`` returns the others.
+        all have ended; ``result`` returns the others. With *return_exceptions* the list has each
+        error in the place of its reply, and an ``AnswerTimeout`` where none came in time.
 
         Raises:
             AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
 
         """
         awaited = self._awaited(tickets)
-        if self._await(awaited.look, timeout) is None:
+        in_time = self._await(awaited.look, timeout) is not None
+        if return_exceptions:
+            return awaited.read_each(reply, timeout)
+        if not in_time:
             raise awaited.overdue(timeout)
         return awaited.read(reply)
 

@@ -24,6 +24,7 @@ from onceward.errors import (
     InvalidArgument,
     InvalidMessage,
     LeaseLost,
+    OncewardError,
 )
 from onceward.features.requests import replies
 from onceward.features.requests.replies import LOOK, ReplyState
@@ -140,6 +141,16 @@ class HandlerRequests:
 
     def gather(self, requests: Sequence[str], reply: TypeForm[T]) -> list[T]:
         """Return the replies to requests; raise Suspended while one is awaited."""
+        found = zip(requests, self._all_ended(requests), strict=True)
+        return [_reply(each, ended, reply) for each, ended in found]
+
+    def gather_each(self, requests: Sequence[str], reply: TypeForm[T]) -> list[T | OncewardError]:
+        """Return the replies to requests, or the errors in their places, as ``gather`` does."""
+        found = zip(requests, self._all_ended(requests), strict=True)
+        return [replies.or_error(_reply, each, ended, reply) for each, ended in found]
+
+    def _all_ended(self, requests: Sequence[str]) -> list[ReplyState | AnswerTimeout]:
+        """Return the outcomes of requests; raise Suspended while one is awaited."""
         ended: list[ReplyState | AnswerTimeout] = []
         awaited: list[str] = []
         for each in requests:
@@ -150,7 +161,7 @@ class HandlerRequests:
                 ended.append(found)
         if awaited:
             self.wait(*awaited)
-        return [_reply(each, found, reply) for each, found in zip(requests, ended, strict=True)]
+        return ended
 
     def _ended(self, request: str) -> ReplyState | AnswerTimeout | None:
         """Return the outcome of a request for its handler; None while its reply is awaited."""

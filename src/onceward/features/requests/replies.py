@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, NamedTuple, ParamSpec, TypeVar
 
 from typing_extensions import TypeForm
 
@@ -13,6 +13,7 @@ from onceward.errors import (
     AnswerTimeout,
     InvalidArgument,
     InvalidMessage,
+    OncewardError,
     RequestCancelled,
     RequestFailed,
 )
@@ -27,6 +28,7 @@ from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import RequestState, reason_of
 
 T = TypeVar("T")
+P = ParamSpec("P")
 LOOK: Final = """
 SELECT t.state, t.reason, t.recipient, b.frame
   FROM _onceward_pending_replies AS t
@@ -126,6 +128,14 @@ def fail_of(tx: StoreTransaction, askers: list[int]) -> list[str]:
     return tickets.fail_of(tx, askers)
 
 
+def or_error(read: Callable[P, T], *args: P.args, **named: P.kwargs) -> T | OncewardError:
+    """Return what a function returns, or the error of ours that it raises."""
+    try:
+        return read(*args, **named)
+    except OncewardError as error:
+        return error
+
+
 class AwaitedReplies:
     """The replies that one call waits for, in the order of their requests."""
 
@@ -136,21 +146,37 @@ class AwaitedReplies:
 
     def look(self) -> Literal[True] | None:
         """Record how requests ended; return None at the first that still waits."""
-        for each in self._ids:
-            if each not in self._ended:
-                found = reply_state(self._db, self._files, each)
-                if found.state == "open":
-                    return None
-                self._ended[each] = found
+        return True if all(map(self._look_at, self._ids)) else None
+
+    def _look_at(self, each: str) -> bool:
+        """Record how a request ended; return whether it has."""
+        if each not in self._ended:
+            found = reply_state(self._db, self._files, each)
+            if found.state == "open":
+                return False
+            self._ended[each] = found
         return True
 
     def read(self, reply: TypeForm[T]) -> list[T]:
         """Return the replies, once all requests have ended; raise RequestFailed without one."""
         return [read_reply(each, self._ended[each], reply) for each in self._ids]
 
+    def read_each(self, reply: TypeForm[T], timeout: Span) -> list[T | OncewardError]:
+        """Return each reply, or the error in its place; ``AnswerTimeout`` for a late one."""
+        for each in self._ids:
+            self._look_at(each)
+        return [
+            or_error(read_reply, each, self._ended[each], reply)
+            if each in self._ended
+            else self._late(each, timeout)
+            for each in self._ids
+        ]
+
     def overdue(self, timeout: Span) -> AnswerTimeout:
         """Return the error for late replies, with the state of the first."""
-        late = next(each for each in self._ids if each not in self._ended)
+        return self._late(next(each for each in self._ids if each not in self._ended), timeout)
+
+    def _late(self, late: str, timeout: Span) -> AnswerTimeout:
         state = outbox.state(self._db, late)
         return AnswerTimeout(
             f"no reply to {late}, which is {state}, within {seconds('timeout', timeout):g} s: "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from typing_extensions import TypeForm
 
 from onceward.core.handle.call import CallParts
 from onceward.core.run.async_face import AsyncFace, awaitable
+from onceward.errors import OncewardError
 from onceward.features.requests.handler import HandlerRequests, MadeRequest
 from onceward.message.arguments import checked
 from onceward.message.options import MessageOptions, SendOptions, asking_options, request_options
@@ -111,14 +112,39 @@ class WithReplies(CallParts):
         """Return the reply to a ticket of ``request``, or to its id, as ``ask`` does."""
         return self._requests.result(ticket_id(ticket), reply)
 
+    @overload
+    def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        return_exceptions: bool,
+    ) -> list[T | OncewardError]: ...
+
     @checked
-    def gather(self, tickets: Sequence[Ticket | str], *, reply: TypeForm[T]) -> list[T]:
+    def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        return_exceptions: bool = False,
+    ) -> list[Any]:
         """
         Return the replies to tickets of ``request``, in order, once all have ended.
 
         Until then the call ends as in ``ask``, and the handler is called again once: with the last
         reply. If requests failed, the error of the first one, in the order of the tickets, is
-        raised after all have ended; ``result`` returns the other replies.
+        raised after all have ended; ``result`` returns the other replies. With *return_exceptions*
+        the list has each error in the place of its reply.
 
         Raises:
             AnswerTimeout: a reply did not come in time.
@@ -126,7 +152,8 @@ class WithReplies(CallParts):
             InvalidMessage: a reply does not fit.
 
         """
-        return self._requests.gather([ticket_id(each) for each in tickets], reply)
+        gather = self._requests.gather_each if return_exceptions else self._requests.gather
+        return gather([ticket_id(each) for each in tickets], reply)
 
 
 class AsyncWithReplies(AsyncFace[Any]):
@@ -135,4 +162,36 @@ class AsyncWithReplies(AsyncFace[Any]):
     request = awaitable(WithReplies.request)
     ask = awaitable(WithReplies.ask)
     result = awaitable(WithReplies.result)
-    gather = awaitable(WithReplies.gather)
+
+    @overload
+    async def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    async def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        return_exceptions: bool,
+    ) -> list[T | OncewardError]: ...
+
+    async def gather(
+        self,
+        tickets: Sequence[Ticket | str],
+        *,
+        reply: TypeForm[T],
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Return the replies to tickets of ``request``; see ``Context.gather``."""
+        named = {"reply": reply, "return_exceptions": return_exceptions}
+        found: list[Any] = await _gather(self, tickets, **named)
+        return found
+
+
+_gather: Any = awaitable(WithReplies.gather)
