@@ -88,7 +88,7 @@ def _made_awaitable(statement: ast.stmt) -> ast.AsyncFunctionDef | None:
     if not ast.unparse(call.func).startswith("awaitable"):
         return None
     owner, _, name = ast.unparse(call.args[-1]).partition(".")
-    sync = next(item for item in ast.walk(_source_of(owner)) if _is_method(item, name))
+    sync = next(item for item in _statements_of(owner) if _is_method(item, name))
     result = call.args[0] if len(call.args) > 1 else sync.returns
     return ast.AsyncFunctionDef(
         name=ast.unparse(statement.targets[0]),
@@ -103,12 +103,15 @@ def _is_method(item: ast.AST, name: str) -> TypeGuard[Function]:
     return isinstance(item, Function) and item.name == name and "overload" not in decorators(item)
 
 
-def _source_of(owner: str) -> ast.ClassDef:
-    """Return the class statement of a sync class, by the name the async modules import it as."""
+def _statements_of(owner: str) -> Iterator[ast.AST]:
+    """Yield the statements of a sync class, by the name in the async modules, and of its bases."""
     for module in ASYNC_MODULES:
         found = getattr(importlib.import_module(module), owner, None)
         if found is not None:
-            return find(found)
+            ours = [each for each in found.__mro__ if each.__module__.startswith("onceward")]
+            for each in ours:
+                yield from ast.walk(find(each))
+            return
     raise LookupError(owner)
 
 
