@@ -93,6 +93,12 @@ def is_token(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 
+def route_path(scope: Scope) -> str:
+    """Return the path of a request without the prefix under which the application is served."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "").rstrip("/"))
+
+
 class Guard:
     """
     ASGI middleware: refuse host names other than *hosts*, and requests without the token.
@@ -123,7 +129,7 @@ class Guard:
         headers = Headers(scope=scope)
         if self._hosts is not None and host_of(headers.get("host", "")) not in self._hosts:
             return PlainTextResponse("this host name is not served here", 421)
-        if self._token is None or scope["path"] in self._open:
+        if self._token is None or route_path(scope) in self._open:
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and is_token(given, self._token):

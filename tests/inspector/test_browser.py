@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from onceward import Postbox
 from onceward.fleet import Rules, reconcile
-from onceward.ops.inspector import app
+from onceward.ops.inspector import Reader, app, inspector
 from onceward.ops.views.failures import fingerprint
 from onceward.serving import ServerThread, bound, configured
 from onceward.testing import Controls
@@ -141,6 +143,19 @@ def moving(home: Home, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def mounted(home: Home, tmp_path: Path) -> Iterator[str]:
+    """Return the address of the pages under a path of another application."""
+    ann = Reader("ann", write=True)
+    pages = inspector(home.path, allow=lambda _: ann, audit=tmp_path / "audit.jsonl")
+    made = Starlette(routes=[Mount("/ops/mail", pages)])
+    listening = bound("127.0.0.1", 0)
+    with closing(ServerThread(configured(made), listening, "onceward-inspector-http")):
+        pages._made.state.site.refresher.refresh()  # type: ignore[attr-defined]
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/ops/mail"
+    pages._made.state.site.refresher.stop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
     """Return a call that opens a page; it fails if the browser complains of anything."""
     contexts: list[BrowserContext] = []
@@ -196,6 +211,36 @@ def test_a_page_is_readable_by_all(
         for each in found["violations"]
     ]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_every_page_works_under_a_path(mounted: str, open_page: Open, home: Home) -> None:
+    """With its style, its charts and its links; the browser complains of nothing."""
+    page = open_page(mounted + PAGES["agents"])
+    for name in PAGES:
+        page.goto(mounted + address_of(name, home))
+        settled(page)
+        assert "sticky" == page.evaluate(
+            "getComputedStyle(document.querySelector('.top')).position"
+        )
+        if page.locator("#live").is_visible():
+            playwright.expect(page.locator("#live")).to_have_text("live")
+    page.locator("nav a", has_text="Problems").click()
+    assert page.url == f"{mounted}/problems"
+
+
+def test_a_page_under_a_path_follows_the_file(mounted: str, open_page: Open, home: Home) -> None:
+    """Also after its stream of events has ended, as it does every few seconds."""
+    page = open_page(f"{mounted}/agents/mailer")
+    waiting = page.locator(".tiles div", has_text=re.compile("^to handle")).locator("dd")
+    playwright.expect(page.locator("#live")).to_have_text("live")
+    before = int(waiting.inner_text())
+    with page.expect_event(
+        "requestfinished", lambda request: "/ops/mail/events" in request.url, timeout=20_000
+    ):
+        pass
+    _send(home, 2)
+
+    playwright.expect(waiting).to_have_text(str(before + 2), timeout=20_000)
 
 
 def test_a_page_follows_the_file(moving: str, open_page: Open, home: Home) -> None:

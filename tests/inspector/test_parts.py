@@ -406,7 +406,7 @@ def test_a_stream_tells_the_names_of_what_has_changed(site: Site, home: Home) ->
 
     async def told() -> list[str]:
         streams = Streams()
-        events = streams.events(site, ["mailer"])
+        events = streams.events(site, ["mailer"], None)
         found = [await anext(events)]
         with Postbox(
             home.path / "mailer.db", start=False, testing=Controls(clock=home.clock)
@@ -417,4 +417,8 @@ def test_a_stream_tells_the_names_of_what_has_changed(site: Site, home: Home) ->
         streams.stopped = True
         return found + [event async for event in events]
 
-    assert ["retry: 2000\n\n", 'event: changed\ndata: ["mailer"]\n\n'] == asyncio.run(told())
+    version = site.refresher.version
+    assert [
+        f"retry: 2000\nid: {version}\n\n",
+        f'event: changed\nid: {version + 1}\ndata: ["mailer"]\n\n',
+    ] == asyncio.run(told())

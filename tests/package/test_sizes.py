@@ -20,7 +20,7 @@ BUDGET = {
     "message": 3_675,  # status of a message; final answers; retry policies as text; hints
     "api": 2_360,  # status; typed gather; handlers and functions that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker
-    "ops": 11_050,  # a word of the shell for each hint; channel delete
+    "ops": 11_250,  # a word of the shell for each hint; channel delete
     "fleet": 6_490,  # messages judged in a quarter less time: tables by side, lanes by columns
     "testing": 1_570,
     "integrations": 3_150,  # a database backend of Django

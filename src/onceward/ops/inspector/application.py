@@ -10,7 +10,6 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -79,28 +78,54 @@ def app(
         InvalidArgument: no target, actions without an audit file, or an invalid pattern.
 
     """
+    if write and audit is None:
+        raise InvalidArgument("write=True needs audit=FILE: each action is written there")
+    made = made_of(
+        targets,
+        audit=audit if write else None,
+        redact=redact,
+        report_at=report_at,
+        trace_url=trace_url,
+        metrics=metrics,
+        clock=clock,
+    )
+    made.add_middleware(PageGuard, hosts={*LOOPBACK, *hosts}, token=token)
+    return made
+
+
+def made_of(
+    targets: Iterable[str | os.PathLike[str]],
+    *,
+    audit: str | os.PathLike[str] | None = None,
+    redact: Iterable[str] = (),
+    report_at: str | os.PathLike[str] | None = None,
+    trace_url: str | None = None,
+    secret: str | None = None,
+    metrics: bool = False,
+    clock: Clock | None = None,
+    mounted: bool = False,
+) -> Starlette:
+    """Return the application without a guard; see ``app`` and ``inspector``."""
     places = [Path(place) for place in targets]
     if not places:
         raise InvalidArgument("which files? Name a home or agents' files")
-    if write and audit is None:
-        raise InvalidArgument("write=True needs audit=FILE: each action is written there")
     found = Targets(places)
     site = Site(
         found,
         Refresher(found, clock=clock),
         redaction=Redaction(redact),
-        audit=AuditLog(audit) if write and audit is not None else None,
+        audit=None if audit is None else AuditLog(audit),
         report=None if report_at is None else Path(report_at),
         trace_url=_trace_url(trace_url),
+        secret=secret,
     )
-    guard = Middleware(PageGuard, hosts={*LOOPBACK, *hosts}, token=token)
     made = Starlette(
         routes=_routes(_metrics(site) if metrics else None),
-        middleware=[guard],
         lifespan=partial(_running, site),
         exception_handlers={HTTPException: _refused, OncewardError: _failed},
     )
-    made.state.site, made.state.streams = site, live.Streams()
+    made.state.site = site
+    made.state.streams = live.Streams(live.MOUNTED if mounted else None)
     return made
 
 

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onceward.serving import Guard, is_token
+from onceward.ops.inspector.visit import VISIT, Reader, Visit, prefix_of
+from onceward.serving import Guard, is_token, route_path
 
 COOKIE: Final = "onceward-inspect"
 FORM: Final = "onceward-form"
@@ -48,17 +49,14 @@ class PageGuard(Guard):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or refuse a request."""
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                if scope["path"].startswith(STATIC):
-                    headers["cache-control"] = "no-cache"  # an unchanged file is not sent again
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await super().__call__(scope, receive, send_guarded)
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        visit = VISIT.set(Visit(prefix_of(scope), Reader("", write=True)))
+        try:
+            await super().__call__(scope, receive, with_headers(scope, send))
+        finally:
+            VISIT.reset(visit)
 
     def without_token(self, scope: Scope) -> Response | None:
         """Accept the token from the address and set a cookie, or refuse."""
@@ -75,6 +73,22 @@ class PageGuard(Guard):
         # Lax, so that an address in a chat or a mail opens; forms have their own cookie.
         answer.set_cookie(self._name, self._cookie, httponly=True, samesite="lax")
         return answer
+
+
+def with_headers(scope: Scope, send: Send) -> Send:
+    """Return a *send* that adds the headers of a page to its answer."""
+    static = route_path(scope).startswith(STATIC)  # before the routes change the scope
+
+    async def send_guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            if static:
+                headers["cache-control"] = "no-cache"  # an unchanged file is not sent again
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return send_guarded
 
 
 def proof(token: str) -> str:
@@ -108,9 +122,14 @@ def form_token(secret: bytes, mark: str) -> str:
 
 def is_own_form(request: Request, secret: bytes, given: str) -> bool:
     """Return whether a form came from a page of ours."""
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    origin = request.headers.get("origin")
-    own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
     mark = request.cookies.get(FORM, "")
     own_token = bool(mark) and is_token(given, form_token(secret, mark))
-    return site == "same-origin" and own and own_token
+    return own_token and _from_here(request)
+
+
+def _from_here(request: Request) -> bool:
+    """Return whether a page of this host sent a request, as the browser says."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:  # a proxy may have changed the host, to which the origin would be compared
+        return site == "same-origin"
+    return origin is None or urlsplit(origin).netloc == request.headers.get("host")

@@ -77,9 +77,12 @@ class Refresher:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Start scanning the files."""
-        self._thread = Thread(target=self._run, name="onceward-inspector-watch", daemon=True)
-        self._thread.start()
+        """Start scanning the files, unless it was started before."""
+        with self._lock:
+            if self._thread is None:
+                name = "onceward-inspector-watch"
+                self._thread = Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
 
     def stop(self) -> None:
         """Stop the threads."""

@@ -29,6 +29,7 @@ from onceward.ops.inspector.refresher import Refresher, Snapshot, page_reader
 from onceward.ops.inspector.silences import NAME as SILENCES
 from onceward.ops.inspector.silences import Silences
 from onceward.ops.inspector.targets import Targets
+from onceward.ops.inspector.visit import VISIT, local
 from onceward.ops.views.filters import told
 
 T = TypeVar("T")
@@ -88,11 +89,12 @@ class Site:
         audit: AuditLog | None = None,
         report: Path | None = None,
         trace_url: str | None = None,
+        secret: str | None = None,
     ) -> None:
         self.targets, self.refresher = targets, refresher
         self.redaction, self.audit, self.report = redaction, audit, report
         self._trace_url = trace_url
-        self.secret = secrets.token_bytes(32)
+        self.secret = secrets.token_bytes(32) if secret is None else secret.encode()
         self._notices: OrderedDict[str, Notice] = OrderedDict()
         self._undos: OrderedDict[str, Undo] = OrderedDict()
         self.silences = Silences(targets.home / SILENCES)
@@ -101,8 +103,8 @@ class Site:
 
     @property
     def write(self) -> bool:
-        """Whether pages offer actions."""
-        return self.audit is not None
+        """Whether pages offer actions to the reader of this request."""
+        return self.audit is not None and VISIT.get().reader.write
 
     def now(self) -> Millis:
         """Return the current moment."""
@@ -142,12 +144,13 @@ class Site:
         self, request: Request, template: str, *, status: int = 200, **context: Any
     ) -> HTMLResponse:
         """Return a page; every value in it is escaped."""
-        url, key = request.url, request.path_params.get("key")
+        path, query = quote(request.scope["path"]), request.url.query
+        key = request.path_params.get("key")
         shared = {
             "site": self,
             "now": self.now(),
-            "path": url.path,
-            "here": f"{url.path}?{url.query}" if url.query else url.path,
+            "path": path,
+            "here": f"{path}?{query}" if query else path,
             "own": form_token(self.secret, request.cookies.get(FORM, "")),
             "notice": self._notices.pop(request.query_params.get("notice", ""), None),
             "agent_url": self.agent_url,
@@ -191,7 +194,7 @@ def _remembered(known: OrderedDict[str, T], value: T) -> str:
 def address(key: str, *parts: str, **query: str | int | None) -> str:
     """Return the address of a page about one file."""
     path = "/".join(quote(part, safe="") for part in ("agents", key, *parts))
-    return with_query(f"/{path}", **query)
+    return with_query(local(f"/{path}"), **query)
 
 
 def with_query(path: str, **query: str | int | None) -> str:
@@ -236,7 +239,12 @@ def _environment(redaction: Redaction) -> Environment:
     )
     made.filters |= {name: getattr(words, name) for name in FILTERS}
     made.filters["hidden"] = redaction.error
-    made.globals |= {"address": address, "with_query": with_query, "filter_of": told}
+    made.globals |= {
+        "address": address,
+        "local": local,
+        "with_query": with_query,
+        "filter_of": told,
+    }
     for name in made.list_templates():
         made.get_template(name)  # compiled now, so that the first reader does not wait
     return made

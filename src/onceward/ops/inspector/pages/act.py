@@ -21,6 +21,7 @@ from onceward.ops.inspector.actions import ACTIONS, FILTERS, MOST, Action, Given
 from onceward.ops.inspector.guard import FORM, form_mark, form_token, is_own_form
 from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.site import NOT_FOUND, Site, Undo, address, site_of
+from onceward.ops.inspector.visit import VISIT, local
 from onceward.ops.views.expected import ReplyField, expected_fields, reply_of
 from onceward.ops.views.listing import Conditions, listing, literal
 
@@ -133,7 +134,7 @@ def form_page(site: Site, request: Request, template: str, **context: Any) -> Re
     """Return a page with forms, and the cookie by which they are known as ours."""
     mark = form_mark(request)
     answer = site.html(request, template, form=form_token(site.secret, mark), **context)
-    answer.set_cookie(FORM, mark, httponly=True, samesite="strict")
+    answer.set_cookie(FORM, mark, path=local("/"), httponly=True, samesite="strict")
     return answer
 
 
@@ -144,7 +145,9 @@ def told_at(site: Site, where: str, told: str, undo: Undo | None = None) -> Resp
 
 
 def reader_of(request: Request) -> str:
-    """Return the address from which a page is read."""
+    """Return the name of the reader, or the address from which a page is read."""
+    if name := VISIT.get().reader.name:
+        return name
     return request.client.host if request.client else ""
 
 
@@ -159,9 +162,8 @@ def _allowed(request: Request) -> tuple[Site, Action]:
 
 def _writes(site: Site) -> None:
     if not site.write:
-        raise HTTPException(
-            FORBIDDEN, "these pages are read-only: start with --write to allow actions"
-        )
+        how = "start with --write, or mount with audit= and a Reader that may write"
+        raise HTTPException(FORBIDDEN, f"these pages are read-only: {how}")
 
 
 async def own_form(request: Request) -> tuple[Site, QueryParams]:

@@ -14,6 +14,7 @@ from onceward.ops.inspector.chart import Chart, chosen, numbers, together
 from onceward.ops.inspector.grouping import gather
 from onceward.ops.inspector.refresher import RANGES, Snapshot
 from onceward.ops.inspector.site import site_of, with_query
+from onceward.ops.inspector.visit import local
 from onceward.ops.views.rates import Rates
 from onceward.ops.views.vocabulary import SEVERITY, UNREADABLE, WELL
 
@@ -85,7 +86,7 @@ def home(request: Request) -> Response:
         trouble=partial(trouble, now=now),
         looked_at=site.refresher.looked_at,
         files=len(site.targets.files()),
-        chart=Chart(with_query("/rates.json", range=range_), range_, tuple(RANGES), summed),
+        chart=Chart(with_query(local("/rates.json"), range=range_), range_, tuple(RANGES), summed),
     )
 
 

@@ -24,6 +24,7 @@ from onceward.ops.inspector.pages.act import (
 from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.silences import REASON, Silence
 from onceward.ops.inspector.site import NOT_FOUND, Site, Undo, site_of
+from onceward.ops.inspector.visit import local
 
 ROWS: Final = 200
 """Maximum problems on the page."""
@@ -95,7 +96,7 @@ async def repair(request: Request) -> Response:
     if action.destroys and not given.get("sure"):
         raise HTTPException(FORBIDDEN, "tick the box: this cannot be undone")
     told, undo = await run_in_threadpool(_repaired, site, request, found, action)
-    return told_at(site, "/problems", told, undo)
+    return told_at(site, local("/problems"), told, undo)
 
 
 def _repaired(
@@ -119,7 +120,9 @@ def _repaired(
     lost = f"; not done in {len(failed)} agents, first {failed[0]}" if failed else ""
     wanted = found.count if found.of_messages else len(found.agents)
     count = sum(outcome.done for _, outcome in done)
-    return f"{action.short}: {count:,} of {wanted:,}{lost}", Undo.of(action, done, "/problems")
+    return f"{action.short}: {count:,} of {wanted:,}{lost}", Undo.of(
+        action, done, local("/problems")
+    )
 
 
 def _in_file(site: Site, each: Affected, found: Problem, action: Action) -> Outcome:
@@ -148,7 +151,7 @@ async def silence(request: Request) -> Response:
         told = f"Silenced for {span}: {found.error[:120]}"
     request.path_params["verb"] = "silence"
     audit(site, request, "", {"problem": fingerprint}, told)
-    return told_at(site, "/problems", told)
+    return told_at(site, local("/problems"), told)
 
 
 def _wanted(request: Request) -> Problem:

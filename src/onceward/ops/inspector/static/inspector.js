@@ -20,7 +20,7 @@
   // -- live ------------------------------------------------------------------------------
   const button = document.getElementById("live");
   const KEY = "onceward-paused";
-  let source = null, waiting = false, last = 0;
+  let source = null, waiting = false, last = 0, away = 0;
   const paused = () => sessionStorage.getItem(KEY) === "1";
   const refresh = () => {
     if (waiting || paused() || document.hidden) return;
@@ -40,15 +40,15 @@
   const connect = () => {
     if (source || paused() || document.hidden) return;
     const keys = JSON.parse(page().dataset.keys).map((key) => ["key", key]);
-    source = new EventSource(`/events?${new URLSearchParams(keys)}`);
+    source = new EventSource(`${page().dataset.events}?${new URLSearchParams(keys)}`);
     source.addEventListener("changed", (event) => {
       const changed = JSON.parse(event.data), mine = JSON.parse(page().dataset.keys);
       if (!changed || !mine.length || mine.some((key) => changed.includes(key))) refresh();
     });
-    source.onopen = () => show(true);
-    source.onerror = () => show(false);
+    source.onopen = () => { clearTimeout(away); away = 0; show(true); };
+    source.onerror = () => { away ||= setTimeout(() => show(false), 3000); };  // unless it opens again
   };
-  const disconnect = () => { source?.close(); source = null; };
+  const disconnect = () => { source?.close(); source = null; clearTimeout(away); away = 0; };
   const show = (connected) => {
     button.setAttribute("aria-pressed", String(connected && !paused()));
     button.querySelector(".word").textContent = paused() ? "paused" : connected ? "live" : "away";
