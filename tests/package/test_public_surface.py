@@ -21,6 +21,7 @@ MODULES = (
     "onceward.events",
     "onceward.http",
     "onceward.integrations.django",
+    "onceward.integrations.django.tasks",
     "onceward.integrations.otel",
     "onceward.integrations.sqlalchemy",
     "onceward.integrations.sqlalchemy.aio",

@@ -7,9 +7,16 @@ TIME_ZONE = "UTC"
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.auth",
+    "onceward.integrations.django",
     "tests.integrations.django.shop",
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+TASKS = {
+    "default": {
+        "BACKEND": "onceward.integrations.django.tasks.OncewardBackend",
+        "QUEUES": ["default", "mail"],
+    }
+}
 DATABASES = {
     "default": {
         "ENGINE": "onceward.integrations.django.backend",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
 from tests.children import PYTHON, Child
+from tests.waiting import until
 
 from onceward.integrations.django.backend.creation import MEMORY
 
@@ -74,7 +78,9 @@ from tests.integrations.django.shop.models import Customer
 print(Customer.objects.count(), postbox().file.stats()["enqueued"])
 """
 FORKING = """
+import json
 import os
+import signal
 from django.db import connection, transaction
 from onceward.integrations.django import postbox, send
 from tests.integrations.django.shop.models import Customer
@@ -105,6 +111,65 @@ def test_forked_servers_open_the_file_anew(tmp_path: Path) -> None:
 
     assert "parent,child 0,child 1,after" == said
     assert "4 2" == program(tmp_path, COUNTING)
+
+
+ENQUEUING = """
+from django.db import transaction
+from tests.integrations.django.shop.models import Customer
+from tests.integrations.django.shop.tasks import count
+for number in range(8):
+    try:
+        with transaction.atomic():
+            Customer.objects.create(name=f"by the request {number}")
+            print(count.enqueue(str(number)).id)
+            if number % 4 == 1:
+                raise RuntimeError
+    except RuntimeError:
+        pass
+"""
+DONE = """
+from tests.integrations.django.shop.models import Customer
+from tests.integrations.django.shop.tasks import count
+found = count.get_result("{}")
+print(Customer.objects.count(), found.status.value, found.attempts)
+"""
+
+
+def test_a_killed_worker_leaves_each_task_done_once(tmp_path: Path) -> None:
+    """Rows of a task that dies in the middle are undone; the next worker runs it again."""
+    manage(tmp_path, "migrate", "--run-syncdb")
+    ids = program(tmp_path, ENQUEUING).splitlines()
+    work = [*PYTHON, "-m", "django", "onceward", "work", "--workers=1"]
+    env, calls = {**os.environ, **SITE}, tmp_path / "calls.log"
+
+    with Child(work, "stdout", "stderr", cwd=tmp_path, env=env) as first:
+        first.ended()
+    with Child(work, "stdout", "stderr", cwd=tmp_path, env=env) as second:
+        until(lambda: len(calls.read_text().split()) > 6)
+        second.stop()
+
+    assert (-signal.SIGKILL, 143) == (first.returncode, second.returncode)
+    assert sorted("0233467") == sorted(calls.read_text().split())
+    assert "12 SUCCESSFUL 2" == program(tmp_path, DONE.format(ids[3]))
+
+
+CALL = "call('onceward', 'why')"
+
+
+def test_the_command_works_on_the_file_of_the_database(tmp_path: Path) -> None:
+    """Each verb of ``onceward`` finds the agent's file; ``--database`` names another one."""
+    manage(tmp_path, "migrate", "--run-syncdb")
+    program(tmp_path, SENDING)
+
+    why, _ = manage(tmp_path, "onceward", "why")
+    told, _ = manage(tmp_path, "onceward", "--database=default", "stats", "--json")
+
+    called = program(tmp_path, "from django.core.management import call_command as call; " + CALL)
+    helped, _ = manage(tmp_path, "help", "onceward")
+
+    assert ["of app", "of app"] == [*re.findall("of app", why), *re.findall("of app", called)]
+    assert "--database" in helped
+    assert 1 == json.loads(told)["enqueued"]
 
 
 def test_another_engine_has_no_postbox(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from onceward.errors import InvalidArgument
 from onceward.file import file_checks, forks, open_files
 
 ENGINE: Final = "onceward.integrations.django.backend"
-DJANGO: Final = frozenset({"agent", "timeout", "transaction_mode"})
+DJANGO: Final = frozenset({"agent", "handlers", "timeout", "transaction_mode"})
 """Options that are not arguments of a postbox under this name."""
 NO_AGENT: Final = (
     "DATABASES[{!r}]['OPTIONS'] names no agent: write {{'agent': 'shop'}}, the name under which"

@@ -1,0 +1,5 @@
+"""
+Add commands to ``manage.py``.
+
+Imports the public names.
+"""

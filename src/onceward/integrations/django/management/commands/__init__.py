@@ -1,0 +1,5 @@
+"""
+Hold one module for each command.
+
+Imports integrations/django.
+"""

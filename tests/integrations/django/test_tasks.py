@@ -1,0 +1,285 @@
+"""The backend of django.tasks keeps the contract of its documentation, in commits of the rows."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.checks import run_checks
+from django.db import connection, transaction
+from django.test import override_settings
+from django.utils import timezone
+from tests.integrations.django.shop import tasks
+from tests.integrations.django.shop.models import Customer
+
+from onceward import Postbox
+from onceward.integrations.django import worker
+from onceward.integrations.django.tasks.library import (
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
+from onceward.testing import Controls, ManualClock
+
+try:
+    from django.tasks.exceptions import TaskResultMismatch
+except ImportError:
+    from django_tasks.exceptions import TaskResultMismatch
+
+BACKEND = settings.TASKS["default"]
+FAILED, READY = TaskResultStatus.FAILED, TaskResultStatus.READY
+SUCCESSFUL = TaskResultStatus.SUCCESSFUL
+
+
+class Stop(Exception):
+    """Ends a block."""
+
+
+@pytest.fixture(autouse=True)
+def _site(box: Postbox) -> Iterator[None]:
+    """Tasks go to the file of the test."""
+    tasks.order.clear()
+    yield
+    worker._agents.clear()
+
+
+def work(box: Postbox, **options: Any) -> None:
+    """Run all tasks that are due."""
+    worker._agents.clear()
+    agent = worker.agent_of("default")
+    with Postbox(box.file.path, agent=agent, start=False, workers=1, **options) as running:
+        running.run_until_idle()
+
+
+def names() -> list[str]:
+    """Return the names of the customers."""
+    return list(Customer.objects.order_by("name").values_list("name", flat=True))
+
+
+def test_a_task_is_run_with_its_arguments(box: Postbox) -> None:
+    """Its result says what it returned, when and by which worker."""
+    result = tasks.greet.enqueue("ada", times=2)
+    before = result.status, result.is_finished, result.return_value if result.is_finished else None
+    work(box)
+    result.refresh()
+
+    assert (READY, False, None) == before
+    assert (SUCCESSFUL, {"hello": ["ada", "ada"]}) == (result.status, result.return_value)
+    assert (["ada"], {"times": 2}, "default") == (result.args, result.kwargs, result.backend)
+    assert result.enqueued_at <= result.started_at == result.last_attempted_at <= result.finished_at
+    assert (1, 1, []) == (result.attempts, len(result.worker_ids), result.errors)
+    assert ["ada"] == names()
+
+
+def test_the_value_of_a_waiting_task_is_refused(box: Postbox) -> None:
+    """Only a task that has succeeded has a value."""
+    result = tasks.note.enqueue("a")
+
+    with pytest.raises(ValueError, match="not finished"):
+        _ = result.return_value
+
+
+def test_a_task_is_enqueued_in_the_transaction(box: Postbox) -> None:
+    """It is found there at once, by others after the commit, and not at all after a rollback."""
+    with transaction.atomic():
+        kept = tasks.note.enqueue("kept")
+        inside = tasks.note.get_result(kept.id).status
+    with pytest.raises(Stop), transaction.atomic():
+        undone = tasks.note.enqueue("undone")
+        raise Stop
+    work(box)
+
+    assert (READY, ["kept"]) == (inside, tasks.order)
+    with pytest.raises(TaskResultDoesNotExist):
+        tasks.note.get_result(undone.id)
+
+
+def test_tasks_run_by_priority_and_then_in_order(box: Postbox) -> None:
+    """The five priorities of messages share the range of a task's; each result has its own."""
+    for word, priority in (("b", 0), ("e", -100), ("a1", 90), ("a2", 100), ("c", -50)):
+        result = tasks.note.using(priority=priority).enqueue(word)
+    work(box)
+
+    assert ["a1", "a2", "b", "c", "e"] == tasks.order
+    assert -50 == tasks.note.get_result(result.id).task.priority
+
+
+def test_a_deferred_task_waits(box: Postbox) -> None:
+    """``run_after`` takes a moment; until then the task is ready, and not run."""
+    at = timezone.now() + dt.timedelta(hours=1)
+    later = tasks.note.using(run_after=at).enqueue("later")
+    tasks.note.enqueue("now")
+    work(box)
+    waiting = later.status, list(tasks.order), tasks.note.get_result(later.id).task.run_after
+    box.close()
+    work(box, testing=Controls(clock=ManualClock(int(at.timestamp() * 1000) + 1)))
+    later.refresh()
+
+    assert (READY, ["now"], at) == waiting
+    assert (SUCCESSFUL, ["now", "later"]) == (later.status, tasks.order)
+
+
+def test_queues_are_those_of_the_settings(box: Postbox) -> None:
+    """A task of another queue is refused when it is defined or changed."""
+    result = tasks.post.enqueue("mailed")
+    work(box)
+    result.refresh()
+
+    assert (["mailed"], "mail") == (tasks.order, result.task.queue_name)
+    with pytest.raises(InvalidTask):
+        tasks.post.using(queue_name="fax")
+
+
+def test_a_failed_task_leaves_nothing_but_its_error(box: Postbox) -> None:
+    """Its rows and its messages are undone; the class and the traceback are kept."""
+    result = tasks.fail.enqueue("ada")
+    work(box)
+    result.refresh()
+    [error] = result.errors
+
+    assert (FAILED, 1, []) == (result.status, result.attempts, [*names(), *tasks.order])
+    assert ValueError is error.exception_class
+    assert "raise ValueError(name)" in error.traceback
+    assert result.started_at <= result.finished_at
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+
+
+def test_a_task_may_be_tried_again(box: Postbox) -> None:
+    """With ``attempts`` a failed task is ready again, and its context counts."""
+    options = {"OPTIONS": {"attempts": 3, "retry": "0s ±0%"}}
+    with override_settings(TASKS={"default": {**BACKEND, **options}}):
+        result = tasks.fail.enqueue("ada")
+        for _ in range(4):
+            work(box)
+        result.refresh()
+
+        assert (FAILED, 3, 3) == (result.status, result.attempts, len(result.errors))
+
+
+def test_a_task_is_told_of_itself(box: Postbox) -> None:
+    """``takes_context`` gives the attempt and the result."""
+    result = tasks.tell.using(priority=7).enqueue("word")
+    work(box)
+    result.refresh()
+
+    assert ["word", 1, result.id, 7] == result.return_value
+
+
+def test_coroutines_are_tasks(box: Postbox) -> None:
+    """The ORM of an async task is in the transaction of its end, as well."""
+    result = tasks.look.enqueue("ada")
+    work(box)
+    result.refresh()
+
+    assert (1, ["ada"]) == (result.return_value, names())
+
+
+def test_async_callers_have_the_same(box: Postbox) -> None:
+    """``aenqueue``, ``aget_result`` and ``arefresh`` do as their sync twins."""
+
+    async def main() -> tuple[Any, Any]:
+        result = await tasks.greet.aenqueue("ada")
+        found = await tasks.greet.aget_result(result.id)
+        await asyncio.to_thread(work, box)
+        await result.arefresh()
+        return found.status, result.return_value
+
+    assert (READY, {"hello": ["ada"]}) == asyncio.run(main())
+
+
+def test_a_task_enqueues_another_in_its_commit(box: Postbox) -> None:
+    """The next task exists if and only if the first one has ended."""
+    first = tasks.chain.enqueue("ada")
+    work(box)
+    first.refresh()
+    work(box)
+
+    assert (["ada"], SUCCESSFUL) == (
+        tasks.order,
+        tasks.note.get_result(first.return_value).status,
+    )
+
+
+def test_values_must_be_json(box: Postbox) -> None:
+    """Arguments are refused by the caller; a value that does not fit fails the task."""
+    with pytest.raises(TypeError):
+        tasks.note.enqueue(object())
+    result = tasks.unfit.enqueue()
+    work(box)
+    result.refresh()
+
+    assert (FAILED, TypeError) == (result.status, result.errors[0].exception_class)
+
+
+def test_results_belong_to_their_tasks(box: Postbox) -> None:
+    """The result of another task is a mismatch; unknown ids and messages are none."""
+    result = tasks.note.enqueue("a")
+    other = box.send("app", 1, type="welcome")
+
+    with pytest.raises(TaskResultMismatch):
+        tasks.greet.get_result(result.id)
+    for unknown in (other, "7", "not an id"):
+        with pytest.raises(TaskResultDoesNotExist):
+            tasks.note.get_result(unknown)
+
+
+def test_receivers_are_told(box: Postbox) -> None:
+    """The signals of django.tasks are sent: when it is enqueued, started and finished."""
+    told: list[Any] = []
+
+    def receive(signal: Any, task_result: Any, **_: Any) -> None:
+        told.append((signal, task_result.task.name, task_result.status))
+
+    signals = (task_enqueued, task_started, task_finished)
+    for each in signals:
+        each.connect(receive)
+    try:
+        tasks.note.enqueue("a")
+        tasks.fail.enqueue("b")
+        work(box)
+    finally:
+        for each in signals:
+            each.disconnect(receive)
+
+    running = TaskResultStatus.RUNNING
+    assert [
+        (task_enqueued, "note", READY),
+        (task_enqueued, "fail", READY),
+        (task_started, "note", running),
+        (task_finished, "note", SUCCESSFUL),
+        (task_started, "fail", running),
+        (task_enqueued, "note", READY),
+        (task_finished, "fail", FAILED),
+    ] == told
+
+
+def test_the_backend_says_what_it_does(box: Postbox) -> None:
+    """Its flags are true, and ``check`` finds options that do not fit."""
+    backend = task_backends["default"]
+    flags = ("defer", "async_task", "get_result", "priority")
+
+    assert [True] * 4 == [getattr(backend, f"supports_{name}") for name in flags]
+    assert [] == run_checks()
+    for options, text in (({"attempt": 3}, "attempt"), ({"database": "x"}, "ENGINE")):
+        with override_settings(TASKS={"default": {**BACKEND, "OPTIONS": options}}):
+            [found] = task_backends["default"].check()
+            assert text in found.msg
+
+
+def test_a_value_is_kept_for_its_time(box: Postbox) -> None:
+    """After ``result_retention`` there is no result any more."""
+    result = tasks.note.enqueue("a")
+    work(box, result_retention=0)
+
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+    assert connection.in_atomic_block is False
