@@ -43,7 +43,7 @@ def test_lanes_are_written_by_few_statements(trees: dict[str, ast.Module]) -> No
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
 
-    assert 22 >= sum(WRITES.findall(each).count("lanes") for each in text)
+    assert 20 >= sum(WRITES.findall(each).count("lanes") for each in text)
     assert 1 == sum(each.count("SELECT min(seq)\n  FROM _onceward_inbox") for each in text)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Sequence
+from itertools import starmap
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
@@ -93,8 +94,13 @@ SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE lane_id = ? AND owner IS NOT NUL
 LEASED_BY: Final = f"""
 SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner = ?
 """
-# A holder prolongs its lease; the holder of one that ran out lives, and gets more time once.
-EXTEND: Final = f"UPDATE _onceward_lanes SET due_at = :until, late_at = :late_at WHERE {HELD}"
+# A holder prolongs its lease, or passes it on under the same token; the holder of one that ran out
+# lives, and gets more time once.
+EXTEND: Final = f"""
+UPDATE _onceward_lanes
+   SET owner = :to, due_at = coalesce(:until, due_at), late_at = :late_at
+ WHERE {HELD}
+"""
 # A holder does not prolong its lease any more, although it cannot end its call.
 GIVE_UP: Final = f"UPDATE _onceward_lanes SET late_at = 0 WHERE {HELD} AND late_at IS NULL"
 # Noted calls whose claim was never committed: their lane still has the token from before.
@@ -240,17 +246,17 @@ UPDATE _onceward_lanes AS l
 """
 ISOLATED: Final = 200
 """Messages of a lane that are claimed alone after a worker died; later deaths cover later ones."""
-# The lease gets another owner, under the same token.
-TRANSFER: Final = f"""
-UPDATE _onceward_lanes SET owner = :to, due_at = coalesce(:until, due_at) WHERE {HELD}
-"""
-# Messages of a lease end or go back; without a rest, so does the lease.
+HEAD_AFTER: Final = f"({NEW_HEAD.rstrip()} AND seq NOT IN (SELECT value FROM json_each(:ended)))"
+"""The new head of a lane from which messages end in the same transaction."""
+# Messages of a lease end or go back; without a rest, so does the lease. An empty lane has no
+# backoff.
 SETTLE: Final = f"""
 UPDATE _onceward_lanes
-   SET head_seq = ({NEW_HEAD.rstrip()} AND seq NOT IN (SELECT value FROM json_each(:ended))),
+   SET head_seq = {HEAD_AFTER},
        owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
        leased_seqs = :rest,
-       due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
+       due_at = CASE WHEN :rest IS NOT NULL THEN due_at
+                     WHEN :due_at IS NOT NULL AND {HEAD_AFTER} IS NOT NULL THEN :due_at END
  WHERE {HELD}
 """
 # A lease without messages holds a lane for a call that cannot commit; that call has returned.
@@ -259,7 +265,7 @@ LET_GO: Final = f"UPDATE _onceward_lanes SET {UNLEASED} WHERE {HELD} AND leased_
 # the backoff of a head.
 FENCE: Final = f"""
 UPDATE _onceward_lanes
-   SET head_seq = ({NEW_HEAD.rstrip()} AND seq NOT IN (SELECT value FROM json_each(:seqs))),
+   SET head_seq = {HEAD_AFTER},
        token = token + f.held,
        owner = CASE WHEN f.held THEN NULL ELSE owner END,
        leased_seqs = CASE WHEN f.held THEN NULL ELSE leased_seqs END,
@@ -268,19 +274,16 @@ UPDATE _onceward_lanes
   FROM (SELECT l.lane_id AS id,
                EXISTS (SELECT 1
                          FROM json_each(l.leased_seqs) AS h
-                        WHERE h.value IN (SELECT value FROM json_each(:seqs))) AS held,
-               coalesce(l.head_seq IN (SELECT value FROM json_each(:seqs)), 0) AS first
+                        WHERE h.value IN (SELECT value FROM json_each(:ended))) AS held,
+               coalesce(l.head_seq IN (SELECT value FROM json_each(:ended)), 0) AS first
           FROM _onceward_lanes AS l
          WHERE l.lane_id IN (SELECT lane_id
                                FROM _onceward_inbox
-                              WHERE seq IN (SELECT value FROM json_each(:seqs)))) AS f
+                              WHERE seq IN (SELECT value FROM json_each(:ended)))) AS f
  WHERE lane_id = f.id
 """
 HAS_MORE: Final = """
 SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND head_seq IS NOT NULL AND owner IS NULL
-"""
-CLEAR: Final = """
-UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND head_seq IS NULL AND owner IS NULL
 """
 AGENDA: Final = f"""
 SELECT (SELECT paused_at FROM _onceward_file_info),
@@ -520,7 +523,7 @@ def pass_token(tx: StoreTransaction, lane_id: int, token: int, *, isolate: int) 
 
 def prolong_late(tx: StoreTransaction, lane: LaneRow, *, until: Millis) -> None:
     """Prolong a lease that ran out, and record that its owner is late."""
-    tx.run(EXTEND, lane.named | {"until": until, "late_at": tx.now})
+    _extend(tx, lane, lane.owner, until=until, late_at=tx.now)
 
 
 def is_suspect(tx: StoreTransaction, lane_id: int) -> bool:
@@ -689,7 +692,7 @@ def workers(read: Rows) -> set[str]:
 
 def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
     """Extend the lease; return False if it is lost."""
-    return tx.run(EXTEND, held.named | {"until": until, "late_at": None}) > 0
+    return _extend(tx, held, held.owner, until=until)
 
 
 def give_up(tx: StoreTransaction, held: Lease) -> None:
@@ -699,16 +702,26 @@ def give_up(tx: StoreTransaction, held: Lease) -> None:
 
 def shorten(tx: StoreTransaction, lane_id: int, *, until: Millis) -> bool:
     """End a lease earlier, or give its backoff another date; return False if there is none."""
-    lane = next((LaneRow(*row) for row in tx.rows(LEASED, (lane_id,))), None)
-    return (
-        lane is not None
-        and tx.run(EXTEND, lane.named | {"until": until, "late_at": lane.late_at}) > 0
-    )
+    for lane in starmap(LaneRow, tx.rows(LEASED, (lane_id,))):
+        return _extend(tx, lane, lane.owner, until=until, late_at=lane.late_at)
+    return False
 
 
 def transfer(tx: StoreTransaction, held: Lease, owner: str, *, until: Millis | None = None) -> bool:
     """Pass a lease to another owner, its token unchanged; return False if it is lost."""
-    return tx.run(TRANSFER, held.named | {"to": owner, "until": until}) > 0
+    return _extend(tx, held, owner, until=until)
+
+
+def _extend(
+    tx: StoreTransaction,
+    held: Lease | LaneRow,
+    owner: str | None,
+    *,
+    until: Millis | None,
+    late_at: Millis | None = None,
+) -> bool:
+    named = {"to": owner, "until": until, "late_at": late_at}
+    return tx.run(EXTEND, held.named | named) > 0
 
 
 def hold(tx: StoreTransaction, held: Lease, owner: str, *, until: Millis) -> None:
@@ -728,7 +741,7 @@ def let_go(tx: StoreTransaction, held: Lease) -> None:
 
 def fence(tx: StoreTransaction, seqs: Sequence[int]) -> None:
     """End the leases on messages that end from outside, and set the heads of their lanes."""
-    tx.run(FENCE, {"seqs": _as_json(seqs)})
+    tx.run(FENCE, {"ended": _as_json(seqs)})
 
 
 def rest(tx: StoreTransaction, lane_id: int, due_at: Millis, *, suspect: bool = False) -> None:
@@ -771,8 +784,6 @@ def settle(
     if not tx.run(statement, named):
         msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
         raise LeaseLost(msg)
-    if due_at is not None and not rest:
-        tx.run(CLEAR, (held.lane_id,))
 
 
 def has_more(read: Rows, lane_id: int) -> bool:
@@ -822,7 +833,5 @@ def release(
         tx.run(CAREFUL, (max(seqs), held.lane_id))
     if not tx.run(SETTLE, named):
         return
-    if due_at is not None:
-        tx.run(CLEAR, (held.lane_id,))
     if held.isolate and held.counted is not broken:
         inbox.count_attempts(tx, seqs[0], 1 if broken else -1)
