@@ -43,7 +43,6 @@ LONG_FILES = {
     "core.handle.worker",
     "core.rows.lanes",  # a table has one module that writes it
     "core.rows.outbox",
-    "core.run.threads",
 }
 """Modules of the core that are longer; none may join."""
 

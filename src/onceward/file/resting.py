@@ -20,12 +20,13 @@ class Rests:
     def __init__(self, trim: Callable[[], None]) -> None:
         self._trim, self._rested = trim, 0
 
-    def rest_quiet_files(self) -> None:
-        """Let each open file rest that was not used since the look before."""
+    def rest_quiet_files(self) -> float:
+        """Let each file rest that was not used since the last look; return the seconds to wait."""
         self._rested += sum(each.rest_if_quiet() for each in list(open_files.files.values()))
         if self._rested >= TRIMMED:
             self._rested = 0
             self._trim()
+        return PERIOD
 
     def rest_again(self, database: Any) -> None:
         """Let a file rest that rested until a short use."""

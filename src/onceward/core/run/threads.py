@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
-import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,12 +24,11 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Event, Lock, Thread, current_thread, get_ident
-from typing import Final, Literal, Protocol, cast
+from typing import Final, Literal, cast
 
-from onceward.errors import OutOfDescriptors
+from onceward.core.run.file_watch import FileWatch, Readable
 from onceward.file import forks, resting
 from onceward.file.notify import Direction, Notifier
-from onceward.file.waiter import ONE, wakeup_descriptors
 from onceward.message.clock import monotonic
 from onceward.message.log import log
 
@@ -47,8 +44,6 @@ DOZE: Final = 0.25
 """Maximum seconds between two heartbeats while nothing begins, waits or is notified."""
 STARTED_AT_ONCE: Final = 8
 """Maximum threads that one heartbeat starts."""
-TOGETHER: Final = 0.05
-"""Seconds by which a file's version is checked early, to check several files in one wake-up."""
 LONGEST: Final = 3600.0
 """Maximum seconds of one wait."""
 PAUSE: Final = 1.0
@@ -87,16 +82,6 @@ class EngineTask:
         """Set once the task has ended and no longer runs; None if nothing waits for that."""
 
 
-class Readable(Protocol):
-    """A descriptor that the waiting thread polls."""
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when ``hear`` is due."""
-
-    def hear(self) -> bool:
-        """Read what has arrived, without waiting; return whether notices may have been lost."""
-
-
 @dataclass(order=True, slots=True)
 class _Alarm:
     """A time at which the waiting thread looks whether a task is due."""
@@ -105,15 +90,6 @@ class _Alarm:
     number: int
     task: EngineTask | None = field(compare=False)
     """None if the task has ended or has an earlier alarm: an alarm keeps no closed file."""
-
-
-class _File:
-    """A file that the waiting thread listens for, and when to check its version."""
-
-    def __init__(self, notifier: Notifier, version: Callable[[], int], poll: float) -> None:
-        self.notifier, self.version, self.poll = notifier, version, poll
-        self.users = 0
-        self.look_at = notifier.next_poll(poll) if poll > 0 else math.inf
 
 
 class EngineThreads:
@@ -135,13 +111,10 @@ class EngineThreads:
         self._waits_until = 0.0
         self._alarms: list[_Alarm] = []
         self._number = count()
-        self._files: dict[Notifier, _File] = {}
-        self._rest = EngineTask("onceward-rest", self._let_rest)
         self.rests = resting.Rests(resting.trim)
         """Frees the memory of files that are not in use."""
-        self._selector = selectors.DefaultSelector()
-        self._wakeup = _wakeup()
-        self._selector.register(self._wakeup[0], selectors.EVENT_READ)
+        self._rest = EngineTask("onceward-rest", self.rests.rest_quiet_files)
+        self._files = FileWatch(self._lock)
         self._rests = False
         """Whether the heartbeat waits for a task."""
         self._dozes = False
@@ -306,43 +279,24 @@ class EngineThreads:
         """Listen for other processes' commits to a file; one ``unwatch`` undoes each call."""
         self.plan(self._rest, resting.PERIOD)
         with self._lock:
-            file = self._files.get(notifier)
-            if file is None:
-                file = self._files[notifier] = _File(notifier, version, poll)
-            file.users += 1
-            shared = notifier.share(side)
-            if shared is not None:
-                self._register(shared)
+            self._files.add(notifier, side, version, poll)
             self._wake_waiting()
-
-    def poll(self, source: Readable) -> None:
-        """Call ``hear`` of *source* on the thread that waits, while its descriptor is readable."""
-        with self._lock:
-            self._register(source)
-            self._wake_waiting()
-
-    def unpoll(self, source: Readable) -> None:
-        """Undo ``poll``; called before the descriptor is closed."""
-        with self._lock, suppress(KeyError, ValueError):
-            self._selector.unregister(source.fileno())
-
-    def _register(self, source: Readable) -> None:
-        """Poll a socket, unless it is polled."""
-        known = self._selector.get_map().get(source.fileno())
-        if known is None:
-            self._selector.register(source.fileno(), selectors.EVENT_READ, source)
 
     def unwatch(self, notifier: Notifier) -> None:
         """Stop listening for a file that no other engine watches."""
         with self._lock:
-            file = self._files[notifier]
-            file.users -= 1
-            if not file.users:
-                del self._files[notifier]
+            self._files.remove(notifier)
 
-    def _let_rest(self) -> float:
-        self.rests.rest_quiet_files()
-        return resting.PERIOD
+    def poll(self, source: Readable) -> None:
+        """Call ``hear`` of *source* on the thread that waits, while its descriptor is readable."""
+        with self._lock:
+            self._files.poll(source)
+            self._wake_waiting()
+
+    def unpoll(self, source: Readable) -> None:
+        """Undo ``poll``; called before the descriptor is closed."""
+        with self._lock:
+            self._files.unpoll(source)
 
     # -- threads ----------------------------------------------------------------------------
 
@@ -370,7 +324,7 @@ class EngineThreads:
 
     def _wake_waiting(self) -> None:
         if self._waits and not self._woken:
-            os.write(self._wakeup[1], ONE)
+            self._files.end_wait()
             self._woken = True
 
     def _serve(self) -> None:
@@ -392,7 +346,9 @@ class EngineThreads:
                 elif task is None:
                     self._parked.append(parked)
             if task is not None:
-                self._run(task, own)
+                own.name = task.name
+                self._run_begun(task, task.run)
+                own.name = "onceward-engine"
             elif waits:
                 self._wait()
             else:
@@ -420,11 +376,6 @@ class EngineThreads:
         task.state, task.notified, task.thread = "running", False, get_ident()
         self._running.add(task)
 
-    def _run(self, task: EngineTask, own: Thread) -> None:
-        own.name = task.name
-        self._run_begun(task, task.run)
-        own.name = "onceward-engine"
-
     def _run_begun(self, task: EngineTask, run: Callable[[], float | None]) -> None:
         seconds: float | None = PAUSE
         try:
@@ -442,31 +393,16 @@ class EngineThreads:
 
     def _wait(self) -> None:
         """Wait until a file has something, a task is due, or the wait is ended."""
-        found: list[tuple[selectors.SelectorKey, int]] = []
-        try:
-            found = self._selector.select(self._seconds())
-        except (OSError, ValueError) as error:  # a descriptor was just closed
-            log.failure("warning", "engines look again", error)
+        found = self._files.wait(self._seconds())
         with self._lock:
-            if self._woken or any(key.data is None for key, _ in found):
-                with suppress(BlockingIOError):  # another thread that waits needs its own byte
-                    os.read(self._wakeup[0], 1024)
+            self._files.clear(found, woken=self._woken)
             self._waits = self._woken = False
             self._holding.add(get_ident())  # it is about to take a task
             now = monotonic()
             while self._alarms and self._alarms[0].at <= now:
                 self._ring(heapq.heappop(self._alarms), now)
-            soon = now + TOGETHER
-            looks = [file for file in self._files.values() if file.look_at <= soon]
-        try:
-            if self._hear(found):
-                self._look_at_all()
-            for file in looks:
-                file.look_at = file.notifier.next_poll(file.poll)
-                if file.notifier.is_due(file.poll):
-                    file.notifier.look(file.version)
-        except Exception as error:  # noqa: BLE001 - without this thread no engine would get notices
-            log.failure("warning", "engines look again", error)
+            looks = self._files.due(now)
+        self._files.look(found, looks)
 
     def _ring(self, alarm: _Alarm, now: float) -> None:
         """Queue the task of an alarm if it is due, else set it another one."""
@@ -478,28 +414,13 @@ class EngineThreads:
             elif task.state == "idle" and task.due < math.inf:
                 self._set_alarm(task)
 
-    def _hear(self, found: Sequence[tuple[selectors.SelectorKey, int]]) -> bool:
-        """Read the notices and notify their files; return whether some may be lost."""
-        lost = False
-        for key, _ in found:
-            if key.data is not None:
-                lost |= key.data.hear()
-        return lost
-
-    def _look_at_all(self) -> None:
-        """Check the versions of all files."""
-        with self._lock:
-            files = list(self._files.values())
-        for file in files:
-            file.notifier.look(file.version)
-
     def _seconds(self) -> float:
         """Return how long the wait may take."""
         with self._lock:
             now = monotonic()
             first = self._alarms[0].at if self._alarms else math.inf
-            look = min((file.look_at for file in self._files.values()), default=math.inf)
-            self._waits_until = now if self._queue else min(first, look, now + LONGEST)
+            soonest = min(first, self._files.next_look, now + LONGEST)
+            self._waits_until = now if self._queue else soonest
             return max(0.0, self._waits_until - now)
 
     # -- heartbeat --------------------------------------------------------------------------
@@ -565,15 +486,6 @@ class EngineThreads:
             with suppress(RuntimeError):
                 for _ in range(missing - len(free)):
                     self._start_thread()
-
-
-def _wakeup() -> tuple[int, int]:
-    found = wakeup_descriptors()
-    if found is None:
-        raise OutOfDescriptors(
-            "no engine can start: this process has reached its limit of open files: raise ulimit -n"
-        )
-    return found
 
 
 _threads: dict[int, EngineThreads] = {}
