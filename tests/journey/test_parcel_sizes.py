@@ -12,7 +12,7 @@ import pytest
 
 from onceward import Agent, Postbox, Tuning
 from onceward.core.deliver.parcels import ParcelGrowth
-from onceward.core.rows import receipts
+from onceward.core.rows import senders
 from onceward.errors import ParcelTooLarge
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.wire import encode_parcel
@@ -115,7 +115,7 @@ def test_a_row_of_receipts_is_parted_where_a_parcel_is_full(near: Path, far: Pos
     way = Narrow(max_bytes=4 * KIB, passes=4 * KIB, says=0)
     told = [Receipt(f"message-{n}", "dead", f"rejected: {n} \x01") for n in range(200)]
     with opened(near, way) as box:
-        box._db.write(lambda tx: receipts.enqueue(tx, [("far", each) for each in told]))
+        box._db.write(lambda tx: senders.add_receipts(tx, [("far", each) for each in told]))
         box.run_until_idle()
         left = box.query("SELECT count(*) FROM _onceward_receipts")
 
@@ -130,7 +130,7 @@ def test_a_receipt_that_no_parcel_can_hold_delays_no_other(near: Path, far: Post
     way = Narrow(max_bytes=2 * KIB, passes=2 * KIB, says=0)
     told = [Receipt("one", "dead", "\x01" * 999), Receipt("two", "processed")]
     with opened(near, way) as box:
-        box._db.write(lambda tx: receipts.enqueue(tx, [("far", each) for each in told]))
+        box._db.write(lambda tx: senders.add_receipts(tx, [("far", each) for each in told]))
         box.send("far", {"n": 1})
         box.run_until_idle()
         left = box.query("SELECT count(*) FROM _onceward_receipts")
@@ -197,7 +197,7 @@ def test_a_way_that_takes_nothing_ends(near: Path, far: Postbox) -> None:
     way = Narrow(max_bytes=1 << 20, passes=0, says=0)
     with opened(near, way) as box:
         receipt = Receipt("one", "processed")
-        box._db.write(lambda tx: receipts.enqueue(tx, [("far", receipt)]))
+        box._db.write(lambda tx: senders.add_receipts(tx, [("far", receipt)]))
         box.send("far", {"n": 1})
         box.run_until_idle()
         left = box.query("SELECT count(*) FROM _onceward_receipts")

@@ -671,9 +671,9 @@ class Postbox(Session, EventSource, PostboxParts):
 
     def _prune_archived_marks(self, rows: Sequence[tuple[int, str]], before: int) -> int:
         """Prune dedup records (seq, message id) that an archive holds."""
-        from onceward.core.rows import dedup  # noqa: PLC0415
+        from onceward.core.rows import senders  # noqa: PLC0415
 
-        return self._db.write(lambda tx: dedup.prune_archived_marks(tx, rows, before=before))
+        return self._db.write(lambda tx: senders.prune_archived_marks(tx, rows, before=before))
 
     @checked
     def stop(self, timeout: Span | None = None) -> None:

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceward.core.end import received
-from onceward.core.rows import dedup, drops, inbox, lanes, outbox, receipts, tickets
+from onceward.core.rows import drops, inbox, lanes, outbox, senders, tickets
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import EngineLoop
 from onceward.core.run.threads import engine_threads
@@ -148,12 +148,19 @@ class Maintenance:
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.tuning.retention_slice
         self._expire(limit)
-        walks = (partial(slice_of, box="outbox"), partial(slice_of, box="inbox"), dedup.prune_marks)
+        walks = (
+            partial(slice_of, box="outbox"),
+            partial(slice_of, box="inbox"),
+            senders.prune_marks,
+        )
         prunes = [partial(each, before=before, limit=limit) for each in (prune_misc, *self._prunes)]
         pruned = self._write_slices(
             [*(_walking(each, before, limit) for each in walks), *map(_repeated, prunes)]
         )
-        forgets = (partial(lanes.forget_empty, limit=limit), partial(receipts.prune, before=before))
+        forgets = (
+            partial(lanes.forget_empty, limit=limit),
+            partial(senders.prune_receipts, before=before),
+        )
         self._write_slices([_repeated(each) for each in forgets])
         if pruned:
             self._db.write(lambda tx: tx.rows(VACUUM))
@@ -353,7 +360,7 @@ def slice_of(
     ended.remove(tx, gone)
     if gone and box == "outbox":
         note_pruned(tx, before)
-    return dedup.next_after([(seq, old) for seq, old, _ in rows], limit), len(gone)
+    return senders.next_after([(seq, old) for seq, old, _ in rows], limit), len(gone)
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:

@@ -20,7 +20,7 @@ from onceward.core.deliver import parcels
 from onceward.core.deliver.failures import DeliveryFailures
 from onceward.core.deliver.parcels import InFlight, SenderInfo, SettleOptions
 from onceward.core.end import sent
-from onceward.core.rows import dedup, peers
+from onceward.core.rows import peers, senders
 from onceward.core.rows.peers import PeerLease
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.file.transaction import StoreTransaction
@@ -201,7 +201,7 @@ class Real:
 
         def work(tx: StoreTransaction) -> int:
             maintenance.slice_of(tx, "inbox", after=0, before=tx.now, limit=1000)
-            return dedup.prune_marks(tx, after=0, before=tx.now, limit=1)[1]
+            return senders.prune_marks(tx, after=0, before=tx.now, limit=1)[1]
 
         assert i == self.marks[0]
         self.far._db.write(work)

@@ -23,7 +23,7 @@ from onceward.core.accept.short_way import PlainArrival
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.end import received, sent
 from onceward.core.handle import commit_batch
-from onceward.core.rows import dedup, inbox, lanes, outbox, peers, receipts
+from onceward.core.rows import inbox, lanes, outbox, peers, senders
 from onceward.message.clock import Clock, MonotonicFileClock
 from onceward.message.parcel import Receipt
 
@@ -65,7 +65,7 @@ def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         lanes, "SETTLE", replaced(lanes.SETTLE, "AND token = :token AND owner = :owner", "")
     )
-    patch.setattr(dedup, "MARK", replaced(dedup.MARK, "INSERT INTO", "INSERT OR IGNORE INTO"))
+    patch.setattr(senders, "MARK", replaced(senders.MARK, "INSERT INTO", "INSERT OR IGNORE INTO"))
     real = received.apply_settlements
     patch.setattr(received, "apply_settlements", lambda tx, ended: real(tx, ended) or True)
 
@@ -117,14 +117,14 @@ def a_parcel_in_flight_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def receipts_are_deleted_when_they_are_packed(patch: pytest.MonkeyPatch) -> None:
     """Delete the receipts of a parcel in the commit that packs it, before it was pushed."""
-    real = receipts.pending
+    real = senders.pending_receipts
 
     def pending(tx: Any, peer: str, limit: int) -> Any:
         found = real(tx, peer, limit)
-        receipts.delivered(tx, peer, found.upto)
+        senders.remove_receipts(tx, peer, found.upto)
         return found
 
-    patch.setattr(receipts, "pending", pending)
+    patch.setattr(senders, "pending_receipts", pending)
 
 
 def effects_are_committed_before_their_claim(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from onceward.core.accept import judge
 from onceward.core.accept.judge import Known, KnownMessage
 from onceward.core.accept.policy import Arrives, InboxPolicy, Inspect, ParsedFrame, Told
 from onceward.core.end import received, sent
-from onceward.core.rows import dedup, inbox, lanes, peers, tickets
+from onceward.core.rows import inbox, lanes, peers, senders, tickets
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import OpenLane
 from onceward.core.run import recovery
@@ -396,7 +396,7 @@ def _store(
     inbox.insert(tx, rows)
     _note_kinds(tx, sender, frames)
     if settled:
-        dedup.add_processed(tx, settled)
+        senders.mark_processed(tx, settled)
         bump(tx, processed=answered, ended=answered)
     lanes.set_heads(tx, list(map(itemgetter(0), lane_ids.values())))
     if any(map(itemgetter(2), lane_ids.values())):
@@ -431,7 +431,7 @@ def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
     if fleeting:
         inbox.note_ephemeral(tx, fleeting)
     if chosen:
-        dedup.keep_chosen(tx, chosen)
+        senders.keep_chosen(tx, chosen)
 
 
 def _lane(

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, NoReturn
 from pydantic_core import to_json
 
 from onceward.core.accept.policy import InboxPolicy, ParsedFrame
-from onceward.core.rows import dedup
+from onceward.core.rows import senders
 from onceward.errors import InvalidMessage, Refused
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
@@ -168,7 +168,7 @@ def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> Non
     here = stream.base_epoch, stream.base_number
     relied = here if parcel.epoch == stream.epoch else parcel.base_position or ("", 0)
     position = parcel.epoch, parcel.number, parcel.last_id
-    dedup.save_stream(tx, parcel.sender, *position, tx.now, *relied)
+    senders.save_stream(tx, parcel.sender, *position, tx.now, *relied)
 
 
 ENVELOPE_MAX: Final = 64 << 10

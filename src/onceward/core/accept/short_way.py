@@ -14,7 +14,7 @@ from onceward.core.accept import judge
 from onceward.core.accept.judge import StreamPosition
 from onceward.core.accept.policy import InboxPolicy, ParsedFrame
 from onceward.core.end import received
-from onceward.core.rows import dedup, inbox, lanes
+from onceward.core.rows import inbox, lanes, senders
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import NO_LEASE, Lease, LeasedMessage
 from onceward.core.run.arrival import Arrival
@@ -117,7 +117,7 @@ class PlainArrival(Arrival):
         """Store it as a handled message, which needs no lease."""
         leased = self._leased
         self._check(inbox.insert_handled(tx, self._waiting(), leased.attempt))
-        dedup.add_one(tx, leased.sender, leased.id, leased.session, "processed")
+        senders.mark_one(tx, leased.sender, leased.id, leased.session, "processed")
         judge.advance(tx, self._stream, self._parcel)
         bump(tx, ended=1, processed=1)
         self._receipt = Receipt(leased.id, "processed")

@@ -16,7 +16,7 @@ from onceward.core.deliver.carriers import Carriers, Share
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import Routes
 from onceward.core.end import sent
-from onceward.core.rows import outbox, peers, receipts
+from onceward.core.rows import outbox, peers, senders
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.engine_loop import DeadOwnerReaper, EngineLoop, RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter
@@ -200,7 +200,7 @@ class Dispatcher:
             elsewhere = json.dumps(
                 [*self._routes.elsewhere(), *(f":{name}" for name in self._left)]
             )
-            return receipts.any_due(self._db.read, self._db.now(), elsewhere)
+            return senders.any_receipts_due(self._db.read, self._db.now(), elsewhere)
         except OncewardError:
             return False
 

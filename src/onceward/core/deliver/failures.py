@@ -10,7 +10,7 @@ from typing import Final
 from onceward.core.deliver import parcels
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.end import sent
-from onceward.core.rows import outbox, peers, receipts
+from onceward.core.rows import outbox, peers, senders
 from onceward.core.rows.peers import Fork, PeerLease
 from onceward.core.run.event_emitter import CountedAttempt, EventEmitter
 from onceward.errors import ForeignHandle, OutOfDescriptors
@@ -167,7 +167,7 @@ class DeliveryFailures:
     def refused(self, tx: StoreTransaction, packed: InFlight, error: str) -> PeerLease:
         """Make dead letters of a parcel that the peer permanently refuses; open a new epoch."""
         self._give_up(tx, list(packed.lease.parcel or ()), "rejected", error, tried=True)
-        receipts.delivered(tx, packed.lease.name, packed.paid_upto)
+        senders.remove_receipts(tx, packed.lease.name, packed.paid_upto)
         return peers.new_epoch(tx, packed.lease, f"refused: {error}")
 
     def too_large(self, tx: StoreTransaction, packed: InFlight, limit: int) -> PeerLease:

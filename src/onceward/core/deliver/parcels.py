@@ -11,10 +11,10 @@ from typing import Final, NamedTuple, cast
 from pydantic_core import to_json
 
 from onceward.core.end import sent
-from onceward.core.rows import outbox, peers, receipts
+from onceward.core.rows import outbox, peers, senders
 from onceward.core.rows.outbox import OutboxRow
 from onceward.core.rows.peers import PeerLease
-from onceward.core.rows.receipts import PendingReceipts
+from onceward.core.rows.senders import PendingReceipts
 from onceward.core.run.event_emitter import CountedAttempt, Settled
 from onceward.errors import StoreCorrupt
 from onceward.file.transaction import StoreTransaction, bump
@@ -115,7 +115,9 @@ def pack(
         LeaseLost: another dispatcher pushes to this peer.
 
     """
-    owed = receipts.pending(tx, held.name, RECEIPT_ROWS) if held.owed else receipts.NONE
+    owed = (
+        senders.pending_receipts(tx, held.name, RECEIPT_ROWS) if held.owed else senders.NO_RECEIPTS
+    )
     # The bytes left for the envelope; a new epoch may still be opened.
     room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
@@ -203,12 +205,12 @@ def _cut(
         if room < 0:
             break
         count += 1
-    cut = receipts.first(tx, owed, peer, count=count or int(alone), limit=RECEIPT_ROWS)
+    cut = senders.first_receipts(tx, owed, peer, count=count or int(alone), limit=RECEIPT_ROWS)
     if count:
         return cut
     if alone:
-        receipts.delivered(tx, peer, cut.upto)
-    return receipts.NONE
+        senders.remove_receipts(tx, peer, cut.upto)
+    return senders.NO_RECEIPTS
 
 
 def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:
@@ -306,7 +308,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     parcel, held = packed.parcel, packed.lease
     assert parcel is not None  # noqa: S101 - only pushed parcels have answers
     if packed.paid_upto:
-        receipts.delivered(tx, held.name, packed.paid_upto)
+        senders.remove_receipts(tx, held.name, packed.paid_upto)
     if not parcel.frames:
         after = peers.advance(tx, held, 0, held.last_id, terms.settings)
         return Settled(after.lease, sent.NOTHING_MOVED, (), after.held, after.closed)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from onceward.core.rows import dead_letters, dedup, inbox, lanes, receipts
+from onceward.core.rows import dead_letters, inbox, lanes, senders
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.errors import StoreCorrupt
 from onceward.file.transaction import StoreTransaction, bump
@@ -92,13 +92,13 @@ def settle_handled(tx: StoreTransaction, leased: LeasedMessage) -> None:
     """
     lanes.settle(tx, leased.lane, ended=(leased.seq,), rest=[], due_at=None)
     ended = inbox.end_handled(tx, leased.seq, leased.attempt)
-    dedup.add_one(tx, leased.sender, leased.id, leased.session, "processed")
+    senders.mark_one(tx, leased.sender, leased.id, leased.session, "processed")
     own = tx.own
     if own is not None and own.agent == leased.sender and own.acknowledge(tx, leased.id):
         bump(tx, ended=1, processed=1, acked=1, sent=-1)
     else:
         bump(tx, ended=1, processed=1)
-        receipts.enqueue(tx, [(leased.sender, Receipt(leased.id, "processed"))])
+        senders.add_receipts(tx, [(leased.sender, Receipt(leased.id, "processed"))])
     if not ended:
         raise StoreCorrupt(UNENDED)
 
@@ -142,7 +142,7 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
         whole &= _end(tx, seqs, outcome, reason, attempt=attempt) == len(seqs)
     for each in others:
         _bury_or_retry(tx, each)
-    receipts.enqueue(tx, owed)
+    senders.add_receipts(tx, owed)
     return whole
 
 
@@ -219,7 +219,7 @@ def _end(
 ) -> int:
     """End leased messages by the attempt of that number, 0 without one; return how many."""
     changed = inbox.end(tx, seqs, outcome, reason or DEFAULTS[outcome], attempt)
-    dedup.add(tx, seqs, outcome)
+    senders.mark(tx, seqs, outcome)
     bump(tx, ended=changed, **{outcome: changed})
     return changed
 
@@ -227,7 +227,7 @@ def _end(
 def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, dead: Dead) -> None:
     attempts = leased.attempt - (not dead.tried)
     bury(tx, leased.seq, reason=dead.reason, error=dead.error[:2000], attempts=attempts)
-    dedup.add_one(tx, leased.sender, leased.id, leased.session, "dead")
+    senders.mark_one(tx, leased.sender, leased.id, leased.session, "dead")
 
 
 def bury(tx: StoreTransaction, seq: int, *, reason: Reason, error: str, attempts: int) -> None:
@@ -258,10 +258,10 @@ def end_unclaimed(
     ended = inbox.end_waiting(tx, seqs, outcome, reason or DEFAULTS[outcome]) if seqs else []
     if ended:
         gone = [seq for seq, _, _ in ended]
-        dedup.add(tx, gone, outcome)
+        senders.mark(tx, gone, outcome)
         lanes.fence(tx, gone)
         bump(tx, ended=len(ended), **{COUNTERS.get(outcome, outcome): len(ended)})
-        receipts.enqueue(tx, [(s, receipt(i, outcome, reason)) for _, s, i in ended])
+        senders.add_receipts(tx, [(s, receipt(i, outcome, reason)) for _, s, i in ended])
     return ended
 
 
@@ -277,8 +277,8 @@ def bury_unclaimed(
         return []
     rows = inbox.attempts_of(tx, seqs)
     lanes.fence(tx, seqs)
-    dedup.add(tx, seqs, "dead")
+    senders.mark(tx, seqs, "dead")
     for seq, _, _, attempts in rows:
         bury(tx, seq, reason=reason, error=error, attempts=attempts)
-    receipts.enqueue(tx, [(sender, Receipt(i, "dead", reason)) for _, sender, i, _ in rows])
+    senders.add_receipts(tx, [(sender, Receipt(i, "dead", reason)) for _, sender, i, _ in rows])
     return [(i, sender) for _, sender, i, _ in rows]

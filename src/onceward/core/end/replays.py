@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onceward.core.rows import dead_letters, dedup, inbox, lanes, outbox, tickets
+from onceward.core.rows import dead_letters, inbox, lanes, outbox, senders, tickets
 from onceward.core.rows.dead_letters import Returning
 from onceward.errors import Conflict, InvalidArgument
 from onceward.file.connection import ConstraintError
@@ -69,7 +69,7 @@ def _to_outbox(tx: StoreTransaction, seq: int, message_id: str, due_at: Millis |
 
 
 def _to_inbox(tx: StoreTransaction, seq: int, dead: Returning) -> None:
-    dedup.remove_dead(tx, dead.peer, dead.id)
+    senders.unmark(tx, dead.peer, dead.id)
     lane_id = lanes.open_lane(tx, dead.peer, dead.lane, dead.rank, session=dead.session)
     asker = inbox.add_returned(tx, seq, lane_id)
     tickets.pass_on(tx, seq, asker)

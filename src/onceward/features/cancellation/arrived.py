@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from onceward.core.end import sent
-from onceward.core.rows import dedup, receipts, tickets
+from onceward.core.rows import senders, tickets
 from onceward.core.run.endings import Endings
 from onceward.core.send.add import NO_ASKER, add_if_possible
 from onceward.core.send.compose import OutgoingMessage
@@ -111,7 +111,7 @@ class Canceller:
         for frame in asked:
             decision = self._decide(tx, sender, frame)
             told = Receipt(frame.id, "processed", reason_text(UNANSWERED, decision))
-            receipts.enqueue(tx, [(sender, told)])
+            senders.add_receipts(tx, [(sender, told)])
 
     def _decide(self, tx: StoreTransaction, sender: str, frame: Frame) -> str:
         message_id = frame.causationid or ""
@@ -124,8 +124,8 @@ class Canceller:
             return CANCELLED if same else f"{TOO_LATE}: {found.known_as}"
         if message_id <= found.horizon_id and OWN_ID.fullmatch(message_id):
             return f"{TOO_LATE}: {UNKNOWN}"
-        dedup.add_one(tx, sender, message_id, frame.session, CANCELLED)
-        receipts.enqueue(tx, [(sender, Receipt(message_id, "cancelled", reason))])
+        senders.mark_one(tx, sender, message_id, frame.session, CANCELLED)
+        senders.add_receipts(tx, [(sender, Receipt(message_id, "cancelled", reason))])
         return CANCELLED
 
     @staticmethod

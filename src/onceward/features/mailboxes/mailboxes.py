@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.core.end import received
-from onceward.core.rows import dedup, inbox
+from onceward.core.rows import inbox, senders
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
 from onceward.features.mailboxes.mailbox_readers import MailboxLease, MailboxRef, Reader, Start
@@ -287,7 +287,7 @@ def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
         LeaseLost: it is already recorded; the caller's transaction must be rolled back.
 
     """
-    if not dedup.add_for(tx, consumer, (held.sender, held.id, held.session)):
+    if not senders.mark_for(tx, consumer, (held.sender, held.id, held.session)):
         raise LeaseLost(
             f"this group has already handled message {held.id}: the writes are undone; no action "
             "is needed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from onceward.core.rows import declarations, dedup, lanes
+from onceward.core.rows import declarations, lanes, senders
 from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.body import BYTES, encode
@@ -93,5 +93,5 @@ def take(tx: StoreTransaction, session: str, type_name: str) -> AwaitedBody | No
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Delete a slice of the messages that no step took in time; return how many."""
     gone = tx.rows(PRUNE, {"before": before, "limit": limit})
-    dedup.set_dropped(tx, gone)
+    senders.mark_dropped(tx, gone)
     return len(gone)

@@ -1,21 +1,25 @@
 """
-Write the records that make each message take effect once: streams, dedup records, chosen ids.
+Write what a file remembers of each sender, so that each message takes effect once and is answered.
 
 A stream's row is the first net: the number of a sender's last accepted parcel, changed in the
 commit that stores its frames. The dedup record is the second: a message with one never takes
 effect again. Records are pruned below a horizon id, which advances first: an id below it that has
-no record cannot be judged, and is refused.
+no record cannot be judged, and is refused. A receipt is written with the dedup record, and deleted
+once a parcel delivered it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
-from onceward.file.transaction import StoreTransaction, listed
+from pydantic_core import from_json, to_json
+
+from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
 from onceward.message.ids import time_prefix
+from onceward.message.parcel import Receipt
 from onceward.message.vocabulary import Outcome
 
 # Records of messages of the inbox.
@@ -62,13 +66,13 @@ DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND
 """
 
 
-def add(tx: StoreTransaction, seqs: Sequence[int], outcome: Outcome | Literal["dead"]) -> None:
+def mark(tx: StoreTransaction, seqs: Sequence[int], outcome: Outcome | Literal["dead"]) -> None:
     """Record how messages of the inbox ended, so that none of them is accepted again."""
     statement, bound = listed(seqs, MARK)
     tx.run(statement, {"outcome": outcome, "now": tx.now, "seqs": bound})
 
 
-def add_one(
+def mark_one(
     tx: StoreTransaction,
     sender: str,
     message_id: str,
@@ -150,23 +154,23 @@ def prune_archived_marks(
     return tx.run(DROP_ARCHIVED, named)
 
 
-def add_processed(tx: StoreTransaction, messages: Sequence[tuple[str, str, str, Millis]]) -> None:
+def mark_processed(tx: StoreTransaction, messages: Sequence[tuple[str, str, str, Millis]]) -> None:
     """Record messages (sender, id, session, time) as processed, each once."""
     tx.many(MARK_PROCESSED, messages)
 
 
-def add_for(tx: StoreTransaction, consumer: str, message: tuple[str, str, str]) -> bool:
+def mark_for(tx: StoreTransaction, consumer: str, message: tuple[str, str, str]) -> bool:
     """Record that a consumer has processed a message (sender, id, session); False if it had."""
     sender, message_id, session = message
     return tx.run(MARK_CONSUMER, (sender, message_id, consumer, session, tx.now)) > 0
 
 
-def set_dropped(tx: StoreTransaction, messages: Sequence[tuple[str, ...]]) -> None:
+def mark_dropped(tx: StoreTransaction, messages: Sequence[tuple[str, ...]]) -> None:
     """Change the outcome of messages (sender, id, consumer) that were kept and never taken."""
     tx.many(NOT_TAKEN, messages)
 
 
-def remove_dead(tx: StoreTransaction, sender: str, message_id: str) -> None:
+def unmark(tx: StoreTransaction, sender: str, message_id: str) -> None:
     """Delete the record of a dead letter that is replayed."""
     tx.run(UNMARK, (sender, message_id))
 
@@ -179,3 +183,107 @@ def keep_chosen(tx: StoreTransaction, ids: Sequence[tuple[str, str]]) -> None:
 def save_stream(tx: StoreTransaction, *values: Any) -> None:
     """Record a sender's last accepted parcel; *values* are the columns of ``SAVE_STREAM``."""
     tx.run(SAVE_STREAM, values)
+
+
+ADD_RECEIPTS: Final = "INSERT INTO _onceward_receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
+PENDING_RECEIPTS: Final = """
+SELECT r.seq, r.receipts, s.epoch, s.number
+  FROM _onceward_receipts AS r
+  LEFT JOIN _onceward_sender_streams AS s ON s.sender = r.peer
+ WHERE r.peer = ? ORDER BY r.seq LIMIT ?
+"""
+SHORTEN: Final = "UPDATE _onceward_receipts SET receipts = :first WHERE seq = :seq"
+ADD_REST: Final = """
+INSERT INTO _onceward_receipts (peer, receipts, created_at)
+SELECT peer, :rest, created_at FROM _onceward_receipts WHERE seq = :seq
+"""
+REMOVE_RECEIPTS: Final = "DELETE FROM _onceward_receipts WHERE peer = ? AND seq <= ?"
+RECEIPTS_DUE: Final = """
+SELECT EXISTS (SELECT 1
+                 FROM _onceward_receipts AS r LEFT JOIN _onceward_peers AS p ON p.name = r.peer
+                WHERE coalesce(p.due_at, 0) <= ?1
+                  AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
+                      (SELECT value FROM json_each(?2))
+                  AND ':' || r.peer NOT IN (SELECT value FROM json_each(?2)))
+"""
+PRUNE_RECEIPTS: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
+
+
+def add_receipts(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> None:
+    """Store receipts for senders, one row per sender and commit; apply those to oneself at once."""
+    by_peer: dict[str, list[Receipt]] = {}
+    for peer, receipt in outcomes:
+        if tx.take_receipt is not None and tx.take_receipt(peer, receipt):
+            continue
+        by_peer.setdefault(peer, []).append(receipt)
+    rows: list[tuple[str, str, Millis]] = []
+    own = tx.own
+    for peer, owed in by_peer.items():
+        if own is not None and peer == own.agent:
+            own.settle(tx, owed)
+            continue
+        tx.outgoing[peer] = None
+        rows.append((peer, to_json(owed).decode(), tx.now))
+    if rows:
+        tx.many(ADD_RECEIPTS, rows)
+
+
+class PendingReceipts(NamedTuple):
+    """The next receipts for a peer."""
+
+    upto: int = 0
+    """Sequence of its last row."""
+    receipts: tuple[Receipt, ...] = ()
+    stream_position: tuple[str, int] | None = None
+    """Position of the peer's stream to us when the receipts were produced."""
+
+
+NO_RECEIPTS: Final = PendingReceipts()
+
+
+def pending_receipts(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
+    """Return the next receipts for *peer*."""
+    rows = tx.rows(PENDING_RECEIPTS, (peer, limit))
+    if not rows:
+        return NO_RECEIPTS
+    upto, _, epoch, number = rows[-1]
+    found = [Receipt(*entry) for _, text, *_ in rows for entry in from_json(text)]
+    return PendingReceipts(upto, tuple(found), None if epoch is None else (epoch, number))
+
+
+def first_receipts(
+    tx: StoreTransaction, owed: PendingReceipts, peer: str, *, count: int, limit: int
+) -> PendingReceipts:
+    """
+    Return the first *count* of the next receipts for a peer; the others come later.
+
+    The row in which they end is split in two. *limit* is that of ``pending_receipts``.
+    """
+    taken, upto = 0, 0
+    for seq, text, *_ in tx.rows(PENDING_RECEIPTS, (peer, limit)):
+        entries = from_json(text)
+        if taken + len(entries) > count:
+            if taken < count:
+                here = {"first": to_json(entries[: count - taken]).decode(), "seq": seq}
+                tx.run(ADD_REST, {"rest": to_json(entries[count - taken :]).decode(), "seq": seq})
+                tx.run(SHORTEN, here)
+                upto = seq
+            break
+        taken, upto = taken + len(entries), seq
+    return owed._replace(upto=upto, receipts=owed.receipts[:count])
+
+
+def any_receipts_due(rows: Rows, now: Millis, elsewhere: str) -> bool:
+    """Return whether receipts wait for a peer; *elsewhere*: schemes and :peers of others."""
+    return bool(rows(RECEIPTS_DUE, (now, elsewhere))[0][0])
+
+
+def remove_receipts(tx: StoreTransaction, peer: str, upto: int) -> None:
+    """Delete the receipts that *peer* got."""
+    if upto:
+        tx.run(REMOVE_RECEIPTS, (peer, upto))
+
+
+def prune_receipts(tx: StoreTransaction, *, before: Millis) -> int:
+    """Delete receipts that were long undeliverable; the sender's next query repeats them."""
+    return tx.run(PRUNE_RECEIPTS, (before,))
