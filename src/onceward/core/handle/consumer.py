@@ -281,7 +281,7 @@ class LaneLeases:
         """Detach a lease from this process; return the handle for ``attach``."""
         secret = new_token()
         if not self._db.write(
-            lambda tx: lanes.transfer(tx, leased.lane, f"{lanes.DETACHED}/{secret}")
+            lambda tx: lanes.extend(tx, leased.lane, owner=f"{lanes.DETACHED}/{secret}")
         ):
             raise lease_lost(leased)
         return f"{leased.seq}.{leased.lane.lane_id}.{leased.lane.token}.{leased.attempt}.{secret}"

@@ -98,29 +98,29 @@ SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner = ?
 # lives, and gets more time once.
 EXTEND: Final = f"""
 UPDATE _onceward_lanes
-   SET owner = :to, due_at = coalesce(:until, due_at), late_at = :late_at
+   SET owner = coalesce(:to, owner), due_at = coalesce(:until, due_at), late_at = :late_at
  WHERE {HELD}
 """
 # A holder does not prolong its lease any more, although it cannot end its call.
 GIVE_UP: Final = f"UPDATE _onceward_lanes SET late_at = 0 WHERE {HELD} AND late_at IS NULL"
-# Noted calls whose claim was never committed: their lane still has the token from before.
+# Noted calls whose claim was never committed: their lane still has the token from before. A call
+# with an id is of a message that was not stored then; it may be now, or have ended.
 UNDONE: Final = """
-SELECT b.lane_id, l.token, b.seq
-  FROM json_each(?) AS j
-  JOIN _onceward_lanes AS l ON l.lane_id = j.value ->> 0 AND l.token = (j.value ->> 1) - 1
-  JOIN _onceward_inbox AS b ON b.seq = j.value ->> 2 AND b.lane_id = l.lane_id
- WHERE l.owner IS NULL AND b.state = 'pending' AND j.value ->> 3 = ''
-"""
-# Noted calls of messages that were not stored then, and that have not ended since.
-UNSTORED: Final = """
 SELECT l.lane_id, l.token, j.value ->> 3, b.seq
   FROM json_each(?) AS j
   JOIN _onceward_lanes AS l ON l.lane_id = j.value ->> 0 AND l.token = (j.value ->> 1) - 1
-  LEFT JOIN _onceward_inbox AS b ON b.sender = l.sender AND b.id = j.value ->> 3
- WHERE l.owner IS NULL AND j.value ->> 3 <> '' AND coalesce(b.state, 'pending') = 'pending'
-   AND NOT EXISTS (SELECT 1
-                     FROM _onceward_processed_messages AS p
-                    WHERE p.sender = l.sender AND p.message_id = j.value ->> 3)
+  LEFT JOIN _onceward_inbox AS b
+    ON b.seq = CASE j.value ->> 3
+               WHEN '' THEN j.value ->> 2
+               ELSE (SELECT seq
+                       FROM _onceward_inbox
+                      WHERE sender = l.sender AND id = j.value ->> 3) END
+ WHERE l.owner IS NULL AND coalesce(b.state, 'pending') = 'pending'
+   AND CASE j.value ->> 3
+       WHEN '' THEN b.lane_id = l.lane_id
+       ELSE NOT EXISTS (SELECT 1
+                          FROM _onceward_processed_messages AS p
+                         WHERE p.sender = l.sender AND p.message_id = j.value ->> 3) END
 """
 # A call of a message that its process has not survived counts once the message is stored. The
 # token says that it was counted.
@@ -494,13 +494,12 @@ def held_by(tx: StoreTransaction, owner: str) -> list[LaneRow]:
 
 
 def undone(tx: StoreTransaction, calls: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Return (lane, token, message) of those noted calls whose claim was rolled back."""
+    """
+    Return (lane, token, id, sequence) of those noted calls whose claim was rolled back.
+
+    The id is empty for a message that was stored then, the sequence None for one that is not yet.
+    """
     return tx.rows(UNDONE, (json.dumps(calls),))
-
-
-def unstored(tx: StoreTransaction, calls: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Return (lane, token, id, sequence or None) of noted calls of messages not stored then."""
-    return tx.rows(UNSTORED, (json.dumps(calls),))
 
 
 def note_called(tx: StoreTransaction, lane_id: int, token: int, message_id: str) -> bool:
@@ -519,11 +518,6 @@ def pass_token(tx: StoreTransaction, lane_id: int, token: int, *, isolate: int) 
     """Give a free lane the token of a claim that was rolled back; return whether it was free."""
     named = {"lane": lane_id, "token": token, "owner": None, "until": None, "seqs": None}
     return tx.run(LEASE, named | {"isolate": isolate}) > 0
-
-
-def prolong_late(tx: StoreTransaction, lane: LaneRow, *, until: Millis) -> None:
-    """Prolong a lease that ran out, and record that its owner is late."""
-    _extend(tx, lane, lane.owner, until=until, late_at=tx.now)
 
 
 def is_suspect(tx: StoreTransaction, lane_id: int) -> bool:
@@ -690,9 +684,21 @@ def workers(read: Rows) -> set[str]:
     return {owner for (owner,) in read(WORKERS, ())}
 
 
-def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
-    """Extend the lease; return False if it is lost."""
-    return _extend(tx, held, held.owner, until=until)
+def extend(
+    tx: StoreTransaction,
+    held: Lease | LaneRow,
+    *,
+    until: Millis | None = None,
+    owner: str | None = None,
+    late_at: Millis | None = None,
+) -> bool:
+    """
+    Change the end of a lease, or pass it to another owner; return False if it is lost.
+
+    *late_at* is since when its owner is known to be late.
+    """
+    named = {"until": until, "to": owner, "late_at": late_at}
+    return tx.run(EXTEND, held.named | named) > 0
 
 
 def give_up(tx: StoreTransaction, held: Lease) -> None:
@@ -703,25 +709,8 @@ def give_up(tx: StoreTransaction, held: Lease) -> None:
 def shorten(tx: StoreTransaction, lane_id: int, *, until: Millis) -> bool:
     """End a lease earlier, or give its backoff another date; return False if there is none."""
     for lane in starmap(LaneRow, tx.rows(LEASED, (lane_id,))):
-        return _extend(tx, lane, lane.owner, until=until, late_at=lane.late_at)
+        return extend(tx, lane, until=until, late_at=lane.late_at)
     return False
-
-
-def transfer(tx: StoreTransaction, held: Lease, owner: str, *, until: Millis | None = None) -> bool:
-    """Pass a lease to another owner, its token unchanged; return False if it is lost."""
-    return _extend(tx, held, owner, until=until)
-
-
-def _extend(
-    tx: StoreTransaction,
-    held: Lease | LaneRow,
-    owner: str | None,
-    *,
-    until: Millis | None,
-    late_at: Millis | None = None,
-) -> bool:
-    named = {"to": owner, "until": until, "late_at": late_at}
-    return tx.run(EXTEND, held.named | named) > 0
 
 
 def hold(tx: StoreTransaction, held: Lease, owner: str, *, until: Millis) -> None:
@@ -731,7 +720,7 @@ def hold(tx: StoreTransaction, held: Lease, owner: str, *, until: Millis) -> Non
     The lane's next message waits for that call, until *until* at the latest; see ``let_go``.
     """
     if tx.run(SETTLE, held.named | {"ended": "[]", "rest": "[]", "due_at": None}):
-        transfer(tx, held, owner, until=until)
+        extend(tx, held, until=until, owner=owner)
 
 
 def let_go(tx: StoreTransaction, held: Lease) -> None:

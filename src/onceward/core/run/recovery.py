@@ -76,7 +76,7 @@ def _is_over(tx: StoreTransaction, lane: LaneRow, record: OwnerRecord | None) ->
     elif not record.lives:
         _blame(tx, lane, record, DIED.format(record.process))
     elif lane.late_at is None and lane.seqs:
-        lanes.prolong_late(tx, lane, until=tx.now + PATIENCE * record.lease)
+        lanes.extend(tx, lane, until=tx.now + PATIENCE * record.lease, late_at=tx.now)
         return False
     elif lane.late_at:
         seconds = (tx.now - lane.late_at + record.lease) / 1000
@@ -143,25 +143,23 @@ def take_over(tx: StoreTransaction) -> None:
 
 
 def _count_undone(tx: StoreTransaction, record: OwnerRecord) -> None:
-    """Count noted calls whose claim was rolled back, and claim their messages last."""
-    _note_unstored(tx, record)
-    seen, undone = DIED.format(record.process), dict[tuple[int, int], list[int]]()
-    for lane_id, token, seq in lanes.undone(tx, record.calls) if record.calls else ():
-        undone.setdefault((lane_id, token), []).append(seq)
-    for (lane_id, token), seqs in undone.items():
-        if lanes.pass_token(tx, lane_id, token, isolate=max(seqs)):
+    """
+    Count noted calls whose claim was rolled back, and claim their messages last.
+
+    The lane counts the call of a message that is not stored yet; see ``count_called``.
+    """
+    undone = dict[tuple[int, int, str], list[int | None]]()
+    for *claim, seq in lanes.undone(tx, record.calls) if record.calls else ():
+        undone.setdefault(cast("tuple[int, int, str]", tuple(claim)), []).append(seq)
+    for (lane_id, token, arriving), found in undone.items():
+        if not (seqs := [seq for seq in found if seq is not None]):
+            counted = lanes.note_called(tx, lane_id, token, arriving)
+        elif counted := lanes.pass_token(tx, lane_id, token, isolate=max(seqs)):
+            seen = DIED_EARLY if arriving else DIED.format(record.process)
             for seq in seqs:
                 inbox.count_unended(tx, seq, 1, seen)
+        if counted:
             lanes.rest(tx, lane_id, tx.now + LAST_FOR, suspect=True)
-
-
-def _note_unstored(tx: StoreTransaction, record: OwnerRecord) -> None:
-    """Count noted calls of messages that were not stored then, and claim those messages last."""
-    for lane_id, token, message_id, seq in lanes.unstored(tx, record.calls) if record.calls else ():
-        if lanes.note_called(tx, lane_id, token, message_id):
-            lanes.rest(tx, lane_id, tx.now + LAST_FOR, suspect=True)
-            if seq is not None:
-                count_called(tx, lane_id)
 
 
 def count_called(tx: StoreTransaction, lane_id: int) -> None:
