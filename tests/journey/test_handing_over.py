@@ -225,18 +225,19 @@ def test_an_interrupt_of_the_call_that_wakes_the_loop_delays_no_message(
 ) -> None:
     """No carrier takes the parcel, and Ctrl-C comes before the loop is told of it."""
     deliveries = shop._dispatcher._deliveries
-    wake, submit = deliveries._wake, deliveries._carriers.submit  # type: ignore[union-attr]
+    packing, submit = deliveries._packing, deliveries._carriers.submit  # type: ignore[union-attr]
+    wake = packing._wake
 
     def refuse(_: Delivery) -> bool:
         monkeypatch.setattr(deliveries._carriers, "submit", submit)
         return False
 
     def interrupt() -> None:
-        monkeypatch.setattr(deliveries, "_wake", wake)
+        monkeypatch.setattr(packing, "_wake", wake)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(deliveries._carriers, "submit", refuse)
-    monkeypatch.setattr(deliveries, "_wake", interrupt)
+    monkeypatch.setattr(packing, "_wake", interrupt)
     with pytest.raises(KeyboardInterrupt):
         shop.send("peer", 1)
 
@@ -249,7 +250,7 @@ def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
     """A peer that its last carrier has left is reserved and given to one, although Ctrl-C came."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send("peer", 1)
-        sender = box._dispatcher._deliveries
+        sender = box._dispatcher._deliveries._packing
         submitted: list[str] = []
 
         def submit(delivery: Delivery) -> bool:
@@ -258,9 +259,9 @@ def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
                 raise KeyboardInterrupt
             return True
 
-        monkeypatch.setattr(sender, "_submit", submit)
+        monkeypatch.setattr(sender, "submit", submit)
         sender._passed.add("peer")
-        sender._packed["peer"] = box._db.write(partial(sender._first, name="peer"))
+        sender._packed["peer"] = box._db.write(partial(sender.first, name="peer"))
         with pytest.raises(KeyboardInterrupt):
             sender.hand_over(durable=True)
         sender.hand_over(durable=True)
@@ -279,8 +280,8 @@ def test_a_released_peer_that_is_reserved_again_gets_no_second_parcel(
     """No delivery to oneself or by hand makes a later carrier look like one that is leaving."""
     packed: list[str] = []
     with Postbox(tmp_path / "a.db", agent="a", start=start) as box:
-        deliveries = box._dispatcher._deliveries
-        first = deliveries._first
+        packing = box._dispatcher._deliveries._packing
+        first = packing.first
         box.send("a", 1)
         box.run_until_idle()
 
@@ -288,10 +289,10 @@ def test_a_released_peer_that_is_reserved_again_gets_no_second_parcel(
             packed.append(name)
             return first(tx, name)
 
-        assert deliveries._busy.reserve("a")
-        monkeypatch.setattr(box._db.writer, "packer", deliveries)
-        monkeypatch.setattr(deliveries, "_first", noted)
+        assert packing._busy.reserve("a")
+        monkeypatch.setattr(box._db.writer, "packer", packing)
+        monkeypatch.setattr(packing, "first", noted)
         box.send("a", 2)
 
         assert [] == packed
-        deliveries._busy.cancel("a")
+        packing._busy.cancel("a")

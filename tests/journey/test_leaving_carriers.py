@@ -10,7 +10,7 @@ from tests.waiting import until
 
 from onceward import Agent, Postbox, Tuning
 from onceward.core.deliver import delivery
-from onceward.core.deliver.carriers import BusyPeers
+from onceward.core.deliver.packing import BusyPeers
 from onceward.core.handle import worker
 from onceward.core.maintenance import Maintenance
 from onceward.core.rows import outbox

@@ -94,7 +94,8 @@ def test_a_process_without_engines_leaves_it_to_one_that_has_them(file: Path) ->
     """What waited comes before what is sent when the engines run, each once."""
     unsent(file, 1, 2)
     with opened(file, start=False) as box:
-        box._db.writer.packer = box._dispatcher._deliveries  # as a process with engines has it
+        # as a process with engines has it
+        box._db.writer.packer = box._dispatcher._deliveries._packing
         box.send("shop", 3)
 
         assert [1, 2, 3] == received(box)

@@ -39,7 +39,6 @@ BLANK = {
 
 LONG_FILE = 500
 LONG_FILES = {
-    "core.deliver.delivery",
     "core.handle.worker",
     "core.rows.lanes",  # a table has one module that writes it
     "core.rows.outbox",

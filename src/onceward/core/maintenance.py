@@ -148,11 +148,7 @@ class Maintenance:
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.tuning.retention_slice
         self._expire(limit)
-        walks = (
-            partial(slice_of, box="outbox"),
-            partial(slice_of, box="inbox"),
-            senders.prune_marks,
-        )
+        walks = *(partial(slice_of, box=box) for box in ("outbox", "inbox")), senders.prune_marks
         prunes = [partial(each, before=before, limit=limit) for each in (prune_misc, *self._prunes)]
         pruned = self._write_slices(
             [*(_walking(each, before, limit) for each in walks), *map(_repeated, prunes)]

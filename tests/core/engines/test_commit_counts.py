@@ -17,6 +17,7 @@ from tests.waiting import until
 from onceward import Agent, Postbox
 from onceward.core.deliver import delivery
 from onceward.core.deliver.delivery import Deliveries
+from onceward.core.deliver.packing import ParcelPacker
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.handle import commit_batch, worker
 from onceward.events import Received
@@ -257,7 +258,7 @@ def test_a_message_to_oneself_whose_acceptance_fails_is_delivered_later(
 ) -> None:
     """The send is committed all the same, without one half of its delivery."""
     halves: list[object] = []
-    store, deliver = shop._receiver.take_own, Deliveries._deliver_own
+    store, deliver = shop._receiver.take_own, ParcelPacker.deliver_own
 
     def fails_after_the_work(
         tx: StoreTransaction, frames: Sequence[ParcelFrame]
@@ -268,13 +269,13 @@ def test_a_message_to_oneself_whose_acceptance_fails_is_delivered_later(
             raise KeyError(message)
         return stored
 
-    def looks_afterwards(self: Deliveries, tx: StoreTransaction) -> bool:
+    def looks_afterwards(self: ParcelPacker, tx: StoreTransaction) -> bool:
         delivered = deliver(self, tx)
         halves.append(tx.rows("SELECT count(*) FROM _onceward_inbox"))
         return delivered
 
     monkeypatch.setattr(shop._receiver, "take_own", fails_after_the_work)
-    monkeypatch.setattr(Deliveries, "_deliver_own", looks_afterwards)
+    monkeypatch.setattr(ParcelPacker, "deliver_own", looks_afterwards)
     sent = shop.send("shop", 1)
     message = shop.receive(timeout=LIMIT)
 
@@ -338,9 +339,9 @@ def test_a_failing_packing_undoes_no_send(
     tmp_path: Path, shop: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A send whose parcel cannot be packed is committed; the dispatcher packs it later."""
-    first, failed = Deliveries._first, Event()
+    first, failed = ParcelPacker.first, Event()
 
-    def fails_once(self: Deliveries, tx: StoreTransaction, name: str) -> InFlight | None:
+    def fails_once(self: ParcelPacker, tx: StoreTransaction, name: str) -> InFlight | None:
         found = first(self, tx, name)
         if not failed.is_set():
             failed.set()
@@ -348,7 +349,7 @@ def test_a_failing_packing_undoes_no_send(
             raise KeyError(message)
         return found
 
-    monkeypatch.setattr(Deliveries, "_first", fails_once)
+    monkeypatch.setattr(ParcelPacker, "first", fails_once)
     with Postbox(tmp_path / "billing.db", agent="billing") as billing:
         sent = shop.send("billing", 1)
         message = billing.receive(timeout=LIMIT)

@@ -20,7 +20,7 @@ from onceward.core.accept import judge, own
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.accept.short_way import PlainArrival
-from onceward.core.deliver.delivery import Deliveries
+from onceward.core.deliver.packing import ParcelPacker
 from onceward.core.end import received, sent
 from onceward.core.handle import commit_batch
 from onceward.core.rows import inbox, lanes, outbox, peers, senders
@@ -134,13 +134,13 @@ def effects_are_committed_before_their_claim(patch: pytest.MonkeyPatch) -> None:
 
 def parcels_of_undone_sends_are_pushed(patch: pytest.MonkeyPatch) -> None:
     """Give carriers what a commit has packed, although the commit failed."""
-    real = Deliveries.hand_over
+    real = ParcelPacker.hand_over
 
-    def hand_over(self: Deliveries, *, durable: bool) -> None:
+    def hand_over(self: ParcelPacker, *, durable: bool) -> None:
         del durable
         real(self, durable=True)
 
-    patch.setattr(Deliveries, "hand_over", hand_over)
+    patch.setattr(ParcelPacker, "hand_over", hand_over)
 
 
 def messages_to_oneself_are_stored_later(patch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ class OwnMessages:
 
     def acknowledge(self, tx: StoreTransaction, message_id: str) -> bool:
         """End a handled message in the outbox, not yet counted; return False: ``settle`` must."""
-        acked = sent.ack_own(tx, self.agent, message_id)
+        acked = outbox.ack_own(tx, self.agent, message_id)
         if acked:
             self._told(tx, Moved(acked=(message_id,)))
         return acked

@@ -1,4 +1,4 @@
-"""Deliver parcels: reserve a peer, pack, push, settle the answer, pack the next one."""
+"""Deliver parcels: push to a reserved peer, settle the answer, continue with the next one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from threading import Event
 from typing import Final
 
 from onceward.core.deliver import failures, parcels
-from onceward.core.deliver.carriers import BusyPeers, Carriers, Delivery, Packed, Push, Share
+from onceward.core.deliver.carriers import Carriers, Delivery, Share
 from onceward.core.deliver.failures import DeliveryFailures
-from onceward.core.deliver.parcels import InFlight, ParcelGrowth, SenderInfo, SettleOptions
-from onceward.core.deliver.transport import Elsewhere, NotMade, Routes, Transport
+from onceward.core.deliver.packing import BusyPeers, ParcelPacker, Push, share_of
+from onceward.core.deliver.parcels import InFlight, SettleOptions
+from onceward.core.deliver.transport import NotMade, Routes, Transport
 from onceward.core.rows import peers
-from onceward.core.rows.peers import PeerLease
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.arrival import ANSWERED
 from onceward.core.run.engine_loop import RuntimeDeps
@@ -28,8 +28,6 @@ from onceward.errors import (
     StoreClosed,
     Unreachable,
 )
-from onceward.file import file_checks, identity
-from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text
@@ -37,8 +35,6 @@ from onceward.message.log import Level, log
 from onceward.message.parcel import Answer
 from onceward.message.retry import RetryPolicy
 
-PACK_WITH_SEND: Final = 4
-"""Maximum peers whose parcels the commit of their messages packs; the loop packs the rest."""
 SETTLE_WITHIN: Final = 0.05
 """Seconds that an answer waits to join another commit."""
 SETTLE_ENDS_WITHIN: Final = 0.005
@@ -80,25 +76,19 @@ class Deliveries:
     ) -> None:
         self._db, self._settings, self._routes = deps.db, deps.settings, routes
         self._stopping, self._wake = stopping, wake
-        self.owner = file_checks.owner_name()
-        """The name under which peers are leased."""
-        self._lease_for = round(1000 * (deps.settings.deliver_timeout + deps.settings.lease))
         self._hooks = deps.hooks
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self._failures = DeliveryFailures(
             settings=deps.settings, policy=policy, rng=deps.rng, emitter=self._emitter
         )
-        self._notify_others = partial(deps.db.notifier.notify_others, "out")
-        self._growth = ParcelGrowth(
-            deps.db.clock.monotonic, deps.settings.tuning.parcel_max_messages
-        )
         self._busy = BusyPeers(stopping)
+        self._packing = ParcelPacker(
+            deps, routes, busy=self._busy, emitter=self._emitter, wake=wake
+        )
+        self.owner = self._packing.owner
+        """The name under which peers are leased."""
         self._carriers: Carriers | None = None
         """The threads that push in the background; None while callers' threads push."""
-        self._packed: Packed = {}
-        """Parcels that the commit of this turn packs."""
-        self._passed: set[str] = set()
-        """Peers that had a carrier when the commit of this turn was packed."""
         self._renewed: set[str] = set()
         """Peers that answered with a fork since their delivery began; a second one is a failure."""
 
@@ -106,12 +96,12 @@ class Deliveries:
 
     def push_by(self, carriers: Carriers) -> None:
         """Also push the parcels that commits of this process have packed, on *carriers*."""
-        self._carriers = carriers
-        self._db.writer.packer = self
+        self._carriers = self._packing.carriers = carriers
+        self._db.writer.packer = self._packing
 
     def stop_packing(self) -> None:
         """Stop packing parcels in the commits of their messages."""
-        if self._db.writer.packer is self:
+        if self._db.writer.packer is self._packing:
             self._db.writer.packer = None
 
     def stop(self, deadline: float) -> None:
@@ -134,152 +124,12 @@ class Deliveries:
         """Wait briefly until a carrier has left a peer."""
         self._busy.wait_for_a_change()
 
-    # -- in the commit of a send: pack, and hand over -----------------------------------------
-
-    def pack(self, tx: StoreTransaction) -> None:
-        """
-        Pack the parcels of peers that have nothing in flight, in the commit of their messages.
-
-        The loop looks for all others.
-        """
-        if self._db.agent in tx.outgoing and self._deliver_own(tx):
-            del tx.outgoing[self._db.agent]
-        if len(tx.outgoing) > PACK_WITH_SEND:
-            tx.wakeups[self._db.writer.wake_dispatchers] = None
-            return
-        for name in list(tx.outgoing):
-            if not self._busy.reserve(name, self._packed):
-                self._passed.add(name)
-                if not self._busy.is_released(name):
-                    continue  # its carrier checks for more before it ends
-            first = self._pack_alone(tx, name)
-            if first is None:
-                tx.wakeups[self._db.writer.wake_dispatchers] = None
-            elif first.parcel is not None:
-                self._packed[name] = first
-                self._busy.serve(name)
-
-    def hand_over(self, *, durable: bool) -> None:
-        """
-        Give the packed parcels to carriers; leave them to the loop if there are none.
-
-        A carrier that ends wakes the loop, which then finds the remaining parcels; one that has
-        ended since the packing may have woken it before the commit. An answer that waits for a
-        commit stops waiting if its peer has more.
-        """
-        missed = bool(self._passed) and not self._busy.all_reserved(self._passed, self._packed)
-        if self._passed:
-            self._db.writer.queue.hurry()
-        while self._packed:
-            name, first = next(iter(self._packed.items()))
-            if durable and first is not None:
-                if name not in self._passed or not self._busy.pass_on(name, first, self._passed):
-                    missed |= not self._submit(Delivery(name, _share_of(first), first))
-            elif name not in self._passed:
-                missed |= self._busy.cancel(name)
-            if not durable:  # an error in COMMIT does not say that the peer is not leased now
-                self._busy.leave(name)
-                missed = True
-            del self._packed[name]
-        self._passed.clear()
-        if missed:
-            self._wake()
-
-    def _pack_alone(self, tx: StoreTransaction, name: str) -> InFlight | None:
-        """
-        Pack the first parcel of a peer; return None if the loop must handle it.
-
-        It needs no savepoint: an error leaves a leased peer, with or without its parcel, which the
-        loop releases.
-        """
-        try:
-            first = self._first(tx, name)
-        except Exception:  # noqa: BLE001 - the loop gets it again, and reports it
-            self._busy.leave(name)
-            return None
-        return None if first is None or first.parcel is None else first
-
-    def _deliver_own(self, tx: StoreTransaction) -> bool:
-        """Move messages of the agent to itself, in a savepoint; False: parcels must do it."""
-        own = self._db.writer.own
-        if own is None:
-            return False
-        try:
-            with tx.nested():
-                return own.deliver(tx)
-        except Exception:  # noqa: BLE001 - the loop gets it again, and reports it
-            return False
-
-    # -- packing ------------------------------------------------------------------------------
-
-    def _first(self, tx: StoreTransaction, name: str) -> InFlight | None:
-        """
-        Lease a peer and pack its first parcel; None while it backs off, is leased, or paused.
-
-        Raises:
-            NotMade: its transport must first be created, outside the transaction.
-
-        """
-        if SWITCH in VARIABLES and disabled_by_environment():
-            return None
-        leased = peers.lease(tx, name, owner=self.owner, until=tx.now + self._lease_for)
-        return None if leased is None else self._pack_leased(tx, leased)
-
-    def _next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
-        """Pack the next parcel of a leased peer; release the peer if there is none."""
-        if identity.is_paused(tx.rows):
-            peers.release(tx, held)
-            return InFlight(held, None)
-        return self._pack_leased(tx, held._replace(owed=1, ready=1))
-
-    def _pack_leased(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
-        """Pack a parcel for a leased peer; the file is not paused. Release a peer without one."""
-        limit = self._settings.tuning.parcel_max_messages
-        if SWITCH in VARIABLES and disabled_by_environment():
-            peers.release(tx, held)
-            return InFlight(held, None)
-        try:
-            features = self._routes.features(held.name, held.url)
-            max_bytes = features.max_bytes
-            if features.network:
-                limit = self._growth.limit(held.name)
-        except Elsewhere:
-            peers.release(tx, held)
-            tx.wake(self._notify_others)
-            return InFlight(held, None)
-        except NotMade:
-            peers.release(tx, held)
-            raise
-        except Unreachable:
-            max_bytes = self._settings.tuning.parcel_max_bytes
-        packed = parcels.pack(
-            tx,
-            held,
-            mine=SenderInfo(self._db.agent, self._db.durability),
-            settings=self._settings,
-            until=tx.now + self._lease_for,
-            messages=limit,
-            max_bytes=max_bytes,
-        )
-        if packed.dead_lettered:
-            self._emitter.dead_lettered(tx, packed.dead_lettered)
-        if packed.parcel is None:
-            peers.release(tx, packed.lease)
-        return packed
-
     # -- on a carrier, or on the caller's thread: push until the peer has everything ----------
 
     def begin(self, name: str, share: Share) -> None:
         """Give a peer to a carrier, unless it has one."""
         if self._busy.reserve(name):
-            self._submit(Delivery(name, share))
-
-    def _submit(self, delivery: Delivery) -> bool:
-        """Give a delivery to a carrier; forget it and return False if there is none."""
-        if self._carriers is not None and self._carriers.submit(delivery):
-            return True
-        self._busy.forget(delivery)
-        return False
+            self._packing.submit(Delivery(name, share))
 
     def carry(self, delivery: Delivery) -> None:
         """
@@ -366,12 +216,12 @@ class Deliveries:
         self._renewed.discard(name)
         count = 0
         if packed is None and name == self._db.agent:
-            while not self._stopping.is_set() and self._db.write(self._deliver_own):
+            while not self._stopping.is_set() and self._db.write(self._packing.deliver_own):
                 count += 1
             if count:
                 return count
         try:
-            packed = packed or self._db.write(partial(self._first, name=name))
+            packed = packed or self._db.write(partial(self._packing.first, name=name))
         except NotMade:
             packed = self._make_and_pack(name)
         while packed is not None and packed.parcel is not None:
@@ -392,7 +242,7 @@ class Deliveries:
         """Create the transport of a peer outside the transaction, then pack its first parcel."""
         with suppress(Unreachable):  # the push gets it again, and reports it
             self._routes.route(name, peers.url_of(self._db.read, name))
-        return self._db.write(partial(self._first, name=name))
+        return self._db.write(partial(self._packing.first, name=name))
 
     def _push(self, packed: InFlight, answer: Answer | None = None) -> InFlight | None:
         """
@@ -414,12 +264,12 @@ class Deliveries:
         except Refused as error:
             refusal = str(error)
             return self._db.write(
-                lambda tx: self._next(tx, self._failures.refused(tx, packed, refusal))
+                lambda tx: self._packing.next(tx, self._failures.refused(tx, packed, refusal))
             )
         except ParcelTooLarge as error:
             limit = error.limit
             return self._db.write(
-                lambda tx: self._next(tx, self._failures.too_large(tx, packed, limit))
+                lambda tx: self._packing.next(tx, self._failures.too_large(tx, packed, limit))
             )
         except Exception as error:  # noqa: BLE001 - a carrier survives every error of a transport
             if failures.is_our_own(error):
@@ -442,7 +292,7 @@ class Deliveries:
         """Call a network transport; parcels grow while the network is slow."""
         held = packed.lease
         push = partial(self._answer, transport, url, packed)
-        return self._growth.timed(held.name, len(held.parcel or ()), push)
+        return self._packing.growth.timed(held.name, len(held.parcel or ()), push)
 
     def _answer(self, transport: Transport, url: str, packed: InFlight) -> Answer:
         """
@@ -471,7 +321,7 @@ class Deliveries:
         """Settle the answer to a push on another carrier: a handler keeps this one's thread."""
         if self._carriers is not None and self._busy.pass_push(push):
             self._carriers.give_up(push.thread)
-            self._submit(Delivery(push.peer, _share_of(push.packed), push.packed, answer))
+            self._packing.submit(Delivery(push.peer, share_of(push.packed), push.packed, answer))
 
     def _wait(self, packed: InFlight, error: Exception) -> None:
         text = error_text(error)
@@ -554,7 +404,7 @@ class Deliveries:
 
     def _follow(self, tx: StoreTransaction, packed: InFlight, settled: Settled) -> InFlight | None:
         """Pack the parcel that follows a settled one."""
-        following = self._pack_leased(tx, settled.lease)
+        following = self._packing.pack_leased(tx, settled.lease)
         if settled.idle and parcels.repeats(packed, following):
             error = "no message of an answered parcel could be settled: run onceward check"
             self._failures.back_off(tx, packed, error, unreachable=True)
@@ -572,7 +422,7 @@ class Deliveries:
             return None
         self._renewed.add(packed.lease.name)
         renewed = self._failures.forked(tx, packed, answer)
-        return None if renewed is None else self._next(tx, renewed)
+        return None if renewed is None else self._packing.next(tx, renewed)
 
     # -- giving up, and giving back -----------------------------------------------------------
 
@@ -627,10 +477,3 @@ class Deliveries:
 def _pause() -> Millis:
     """Return how long a peer is not pushed to after an error of this process."""
     return round(1000 * engine.MAX_IDLE_SECONDS)
-
-
-def _share_of(first: InFlight) -> Share:
-    """Return the share of the carriers that a peer gets: new, known, or failing."""
-    if first.lease.failures:
-        return "failing"
-    return "known" if first.lease.number else "new"

@@ -115,9 +115,7 @@ def pack(
         LeaseLost: another dispatcher pushes to this peer.
 
     """
-    owed = (
-        senders.pending_receipts(tx, held.name, RECEIPT_ROWS) if held.owed else senders.NO_RECEIPTS
-    )
+    owed = senders.pending_receipts(tx, held.name, RECEIPT_ROWS) if held.owed else senders.NOTHING
     # The bytes left for the envelope; a new epoch may still be opened.
     room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
@@ -210,7 +208,7 @@ def _cut(
         return cut
     if alone:
         senders.remove_receipts(tx, peer, cut.upto)
-    return senders.NO_RECEIPTS
+    return senders.NOTHING
 
 
 def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:

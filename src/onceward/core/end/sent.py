@@ -326,11 +326,6 @@ def bury(
     return moved
 
 
-def ack_own(tx: StoreTransaction, agent: str, message_id: str) -> bool:
-    """End a handled message of an agent to itself, not yet counted; False if it was in a parcel."""
-    return outbox.ack_own(tx, agent, message_id)
-
-
 def drop(tx: StoreTransaction, seq: int, message_id: str, reason: str) -> None:
     """End a waiting message by a policy, which counts it by ``count_dropped``."""
     outbox.drop(tx, seq, reason)

@@ -637,7 +637,7 @@ def take_own(tx: StoreTransaction, seqs: Sequence[int]) -> int:
 
 
 def ack_own(tx: StoreTransaction, agent: str, message_id: str) -> bool:
-    """End a handled message of an agent to itself; False if it was in a parcel."""
+    """End a handled message of an agent to itself, not yet counted; False if it was in a parcel."""
     return tx.run(ACKED_OWN, {"now": tx.now, "id": message_id, "agent": agent}) > 0
 
 

@@ -238,14 +238,14 @@ class PendingReceipts(NamedTuple):
     """Position of the peer's stream to us when the receipts were produced."""
 
 
-NO_RECEIPTS: Final = PendingReceipts()
+NOTHING: Final = PendingReceipts()
 
 
 def pending_receipts(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
     """Return the next receipts for *peer*."""
     rows = tx.rows(PENDING_RECEIPTS, (peer, limit))
     if not rows:
-        return NO_RECEIPTS
+        return NOTHING
     upto, _, epoch, number = rows[-1]
     found = [Receipt(*entry) for _, text, *_ in rows for entry in from_json(text)]
     return PendingReceipts(upto, tuple(found), None if epoch is None else (epoch, number))

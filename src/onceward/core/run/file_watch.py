@@ -42,7 +42,7 @@ class _File:
 
 class FileWatch:
     """
-    What the waiting thread waits for: the sockets of files, their checks, and the end of its wait.
+    The sockets and checks of files that one thread waits for, and the pipe that ends its wait.
 
     *lock* is that of the threads. Callers hold it, except for ``wait`` and ``look``.
     """
