@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceward.core.end import received
-from onceward.core.rows import drops, inbox, lanes, outbox, senders, tickets
+from onceward.core.rows import inbox, lanes, limits, outbox, senders, tickets
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import EngineLoop
 from onceward.core.run.threads import engine_threads
@@ -361,7 +361,7 @@ def slice_of(
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of rows outside outbox and inbox; return how many."""
-    owned = (tickets.prune, drops.prune, inbox.prune_attempts)
+    owned = (tickets.prune, limits.prune_drops, inbox.prune_attempts)
     return tx.run(LATE_CHANGES, {"limit": limit}) + sum(
         prune(tx, before=before, limit=limit) for prune in owned
     )

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept import judge
 from onceward.core.accept.judge import Known, KnownMessage
-from onceward.core.accept.policy import Arrives, InboxPolicy, Inspect, ParsedFrame, Told
+from onceward.core.accept.policy import Arrives, Endings, InboxPolicy, Inspect, ParsedFrame, Told
 from onceward.core.end import received, sent
 from onceward.core.rows import inbox, lanes, peers, senders, tickets
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import OpenLane
 from onceward.core.run import recovery
-from onceward.core.run.endings import Endings
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits
 from onceward.core.send.compose import OutgoingMessage

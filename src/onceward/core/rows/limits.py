@@ -1,18 +1,20 @@
 """
-Write the limits of the outbox, and count the usage of each scope.
+Write limits: of the outbox with the usage of each scope, rates as buckets, and what was dropped.
 
 The statements of ``usage.sql`` count while messages are added and end. They are in the file only
-while it has limits, so that a message costs nothing without one.
+while it has limits, so that a message costs nothing without one. A bucket has the tokens of sends,
+of accepted messages or of a handler's calls. A drop is kept until a summary or a run tells of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from onceward.core.rows import outbox
 from onceward.file.transaction import Rows, StoreTransaction
+from onceward.message.clock import Millis
 
 KEEP: Final = """
 INSERT INTO _onceward_limits (scope, name, max_messages, max_bytes, overflow)
@@ -78,3 +80,103 @@ def _recount(tx: StoreTransaction) -> None:
     outbox.free_orphans(tx)
     while outbox.free_next(tx):
         pass
+
+
+TAKE_SEND: Final = """
+UPDATE _onceward_rate_limits
+   SET tokens = min(burst, tokens + max(0, :now - filled_at) * per_second / 1000.0) - 1,
+       filled_at = max(filled_at, :now)
+ WHERE name = 'send'
+RETURNING tokens, per_second, burst
+"""
+FILL_BUCKET: Final = """
+INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
+VALUES (:bucket, :per_second, :burst, :tokens, :now)
+ON CONFLICT (name) DO UPDATE
+   SET tokens = excluded.tokens, filled_at = max(filled_at, excluded.filled_at)
+"""
+SET_RATE: Final = """
+INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+   SET per_second = excluded.per_second, burst = excluded.burst,
+       tokens = min(tokens, excluded.burst)
+"""
+REMOVE_RATE: Final = "DELETE FROM _onceward_rate_limits WHERE name = ?1 OR name GLOB ?1 || '/*'"
+TAKE_CALLS: Final = """
+INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
+VALUES (:name, :per_second, :burst, :burst - :calls, :now)
+ON CONFLICT (name) DO UPDATE
+   SET tokens = min(excluded.burst,
+                    tokens + max(0, :now - filled_at) * excluded.per_second / 1000.0 - :calls),
+       filled_at = :now, per_second = excluded.per_second, burst = excluded.burst
+"""
+
+
+def take_send(tx: StoreTransaction) -> list[tuple[float, float, float]]:
+    """Take the token of a send; return tokens left, rate and burst, nothing without a limit."""
+    return tx.rows(TAKE_SEND, {"now": tx.now})
+
+
+def fill_bucket(tx: StoreTransaction, bucket: Mapping[str, Any]) -> None:
+    """Set the tokens that are left in a bucket."""
+    tx.run(FILL_BUCKET, bucket)
+
+
+def take_calls(tx: StoreTransaction, bucket: Mapping[str, Any]) -> None:
+    """Take the tokens of calls from a handler's bucket, made at first use."""
+    tx.run(TAKE_CALLS, bucket)
+
+
+def set_rate(tx: StoreTransaction, name: str, per_second: float, burst: float) -> None:
+    """Make a bucket, full; or change the rate of one, its tokens within the new burst."""
+    tx.run(SET_RATE, (name, per_second, burst, burst, tx.now))
+
+
+def remove_rate(tx: StoreTransaction, name: str) -> bool:
+    """Remove a rate and the buckets of its senders; return whether there was one."""
+    return tx.run(REMOVE_RATE, (name,)) > 0
+
+
+RECORD_DROPS: Final = """
+INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, dropped_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+MARK_SUMMARIZED: Final = "UPDATE _onceward_drops SET summary_id = ? WHERE seq = ?"
+GIVE_DROPS: Final = """
+UPDATE _onceward_drops SET run_seq = ?
+ WHERE policy = 'summarize' AND scope = 'queue' AND session = ? AND run_seq IS NULL
+"""
+TAKE_BACK_DROPS: Final = "UPDATE _onceward_drops SET run_seq = NULL WHERE run_seq = ?"
+PRUNE_DROPS: Final = """
+DELETE FROM _onceward_drops
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_drops
+                WHERE dropped_at < :before
+                ORDER BY dropped_at LIMIT :limit)
+"""
+
+
+def record_drops(tx: StoreTransaction, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Record dropped messages: id, peer, session, scope, name, policy, line for a summary, time."""
+    tx.many(RECORD_DROPS, rows)
+
+
+def mark_summarized(tx: StoreTransaction, summary_id: str, drops: Sequence[int]) -> None:
+    """Record which message tells of drops."""
+    tx.many(MARK_SUMMARIZED, [(summary_id, seq) for seq in drops])
+
+
+def give_drops(tx: StoreTransaction, run: int, session: str) -> None:
+    """Let a run tell of the drops of its session."""
+    tx.run(GIVE_DROPS, (run, session))
+
+
+def take_back_drops(tx: StoreTransaction, run: int) -> None:
+    """Let a later run tell of the drops of a run that consumed nothing."""
+    tx.run(TAKE_BACK_DROPS, (run,))
+
+
+def prune_drops(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Delete a slice of old rows; return how many."""
+    return tx.run(PRUNE_DROPS, {"before": before, "limit": limit})

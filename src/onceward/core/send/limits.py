@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.core.end import sent
-from onceward.core.rows import drops, outbox, rates
+from onceward.core.rows import limits, outbox
 from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import FileLimit, OutboxLimit, RateLimited
 from onceward.file.connection import ConstraintError
@@ -347,14 +347,14 @@ def _make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
         reason = reason_text(policy, v.full.reached)
         sent.drop(tx, v.seq, v.id, reason)
         full = v.full.scope, v.full.name, v.full.overflow
-        drops.record(tx, [(v.id, v.recipient, v.session, *full, v.line, tx.now)])
+        limits.record_drops(tx, [(v.id, v.recipient, v.session, *full, v.line, tx.now)])
     sent.count_dropped(tx, len(evicted))
 
 
 def record_drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
     """Record a new message that its limit has dropped."""
     named = message.id, message.recipient, message.session
-    drops.record(tx, [(*named, full.scope, full.name, "drop_new", None, tx.now)])
+    limits.record_drops(tx, [(*named, full.scope, full.name, "drop_new", None, tx.now)])
     sent.count_dropped(tx, 1)
 
 
@@ -385,13 +385,13 @@ def mark_summarized(
     tx: StoreTransaction, summary_id: str, dropped: list[int], replaced: list[str]
 ) -> None:
     """Record the summary of drops; cancel unsent summaries that it replaces."""
-    drops.mark_summarized(tx, summary_id, dropped)
+    limits.mark_summarized(tx, summary_id, dropped)
     sent.supersede(tx, replaced)
 
 
 def _take_token(tx: StoreTransaction, sender: str) -> None:
     """Count one message against the rate; raise RateLimited with the wait if it is exceeded."""
-    for tokens, per_second, burst in rates.take_send(tx):
+    for tokens, per_second, burst in limits.take_send(tx):
         if tokens < 0:
             wait = -tokens / per_second
             msg = (
@@ -436,5 +436,5 @@ def accept_at_rate(tx: StoreTransaction, sender: str, messages: int) -> Millis:
             "tokens": tokens - messages,
             "now": tx.now,
         }
-        rates.fill(tx, left)
+        limits.fill_bucket(tx, left)
     return 0

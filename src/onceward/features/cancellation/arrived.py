@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from onceward.core.accept.policy import Endings
 from onceward.core.end import sent
 from onceward.core.rows import senders, tickets
-from onceward.core.run.endings import Endings
 from onceward.core.send.add import NO_ASKER, add_if_possible
 from onceward.core.send.compose import OutgoingMessage
 from onceward.file.transaction import StoreTransaction

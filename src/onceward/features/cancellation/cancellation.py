@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+from onceward.core.accept.policy import Endings
 from onceward.core.end import sent
 from onceward.core.handle.call import CONTEXT
 from onceward.core.rows import outbox
-from onceward.core.run.endings import Endings
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
 from onceward.core.send.add import add_request
 from onceward.errors import InvalidArgument

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-from onceward.core.rows import rates
+from onceward.core.rows import limits
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.times import Rate
@@ -31,7 +31,7 @@ def left(tx: StoreTransaction, pattern: str, rate: Rate) -> float:
 
 def take(tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
     """Count calls; a negative number takes back calls that were not made."""
-    rates.take_calls(tx, _named(tx, pattern, rate) | {"calls": calls})
+    limits.take_calls(tx, _named(tx, pattern, rate) | {"calls": calls})
 
 
 def wait(rate: Rate, found: float) -> Millis:

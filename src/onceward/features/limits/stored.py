@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from onceward.core.rows import rates
+from onceward.core.rows import limits
 from onceward.errors import InvalidArgument
 from onceward.file import identity
 from onceward.file.database import Database
@@ -55,14 +55,14 @@ def drops(db: Database, limit: int) -> list[DropRecord]:
 
 def remove_rate(tx: StoreTransaction, of: str) -> bool:
     """Remove the rate of sending, or of accepting from each sender; return whether it was set."""
-    return rates.remove(tx, of)
+    return limits.remove_rate(tx, of)
 
 
 def set_rate(tx: StoreTransaction, of: str, per_second: float, burst: float) -> None:
     """Set the rate of sending (``send``), or of accepting from each sender (``accept``)."""
     if not burst >= 1:
         raise InvalidArgument(f"a rate needs a burst of at least one message, not {burst!r}")
-    rates.set_rate(tx, of, per_second, burst)
+    limits.set_rate(tx, of, per_second, burst)
 
 
 def set_file(tx: StoreTransaction, max_bytes: int) -> None:

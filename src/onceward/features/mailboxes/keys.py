@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from onceward.core.accept.policy import Endings
 from onceward.core.rows import inbox
-from onceward.core.run.endings import Endings
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.frame import Frame
 

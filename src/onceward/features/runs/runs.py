@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from onceward.core.end import received
 from onceward.core.end.received import SettledMessage
-from onceward.core.rows import drops, inbox, lanes
+from onceward.core.rows import inbox, lanes, limits
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
@@ -219,7 +219,7 @@ def begin(
     lanes.lease(tx, free, seqs, owner=owner, until=until, noted=True, isolate=max(seqs))
     [(seq,)] = tx.rows(OPEN, named)
     inbox.bind(tx, seq, bound)
-    drops.give(tx, seq, session)
+    limits.give_drops(tx, seq, session)
     return OpenRun(seq, run_id, session, mode, lane_id, token, owner, bound, None)
 
 
@@ -354,7 +354,7 @@ def end(
         raise aborted_error(run)
     if not consumed:
         inbox.unbind(tx, run.seq, run.bound)
-        drops.take_back(tx, run.seq)
+        limits.take_back_drops(tx, run.seq)
 
 
 def open_in(tx: StoreTransaction, session: str) -> OpenRun | None:

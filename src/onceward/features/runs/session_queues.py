@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import dead_letters, declarations, drops, inbox, lanes
+from onceward.core.rows import dead_letters, declarations, inbox, lanes, limits
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import Rows, StoreTransaction, bump
@@ -479,7 +479,7 @@ def record_drops(
         (each.id, each.sender, session, "queue", session, policy, line, tx.now)
         for each, line in dropped
     ]
-    drops.record(tx, rows)
+    limits.record_drops(tx, rows)
     bump(tx, dropped_by_policy=len(rows))
 
 
