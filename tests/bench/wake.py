@@ -19,7 +19,7 @@ from tests.bench.plan import Plan
 
 from onceward import Agent, Postbox
 from onceward.events import Processed
-from onceward.file.resting import PERIOD
+from onceward.file.open_files import REST_PERIOD
 from onceward.message.parcel import Durability
 
 ROUNDS: Final = 100
@@ -30,7 +30,7 @@ IDLE_PERCENT: Final = {1: 0.5, 200: 1.5}
 RESTING_MB: Final = 150.0
 """Maximum size of the process with all these postboxes, once their files rest."""
 SETTLE_FOR: Final = 0.5
-RESTS_AFTER: Final = 3 * PERIOD
+RESTS_AFTER: Final = 3 * REST_PERIOD
 """Seconds after which files that nothing uses have freed their memory."""
 
 

@@ -182,7 +182,7 @@ def test_a_message_to_oneself_takes_few_statements(box: Postbox) -> None:
 
     Its lane is known, so it is read and not written again.
     """
-    box._db.writer.packer = box._dispatcher._deliveries
+    box._db.writer.packer = box._dispatcher._deliveries._packing
     counted = Counted(box, every=True)
     for _ in range(2):
         counted.take()

@@ -12,7 +12,7 @@ from tests.waiting import until
 
 from onceward import Agent, Postbox
 from onceward.core.run.threads import EngineThreads
-from onceward.file import resting
+from onceward.file import open_files
 from onceward.file.database import QUIET, Database
 from onceward.file.transaction import StoreTransaction
 
@@ -174,9 +174,11 @@ def test_memory_is_returned_after_enough_files(
     """The allocator is asked once for many files, however they came to rest."""
     db, trimmed, seen = opened()._db, list[str](), list[int]()
     for _ in range(QUIET):
-        resting.Rests(resting.trim).rest_quiet_files()  # also files that other tests left open
-    monkeypatch.setattr(resting, "TRIMMED", 3)
-    rests = resting.Rests(lambda: trimmed.append("trimmed"))
+        open_files.Rests(
+            open_files.trim
+        ).rest_quiet_files()  # also files that other tests left open
+    monkeypatch.setattr(open_files, "TRIMMED", 3)
+    rests = open_files.Rests(lambda: trimmed.append("trimmed"))
     for _ in range(6):
         rests.rest_again(db)
         rests.rest_quiet_files()
@@ -187,12 +189,12 @@ def test_memory_is_returned_after_enough_files(
 
 def test_asking_the_allocator_fails_on_no_platform() -> None:
     """Where there is nothing to ask, nothing happens."""
-    assert resting.trim() is None  # type: ignore[func-returns-value]
+    assert open_files.trim() is None  # type: ignore[func-returns-value]
 
 
 def test_an_idle_agent_comes_to_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its engines find nothing to do, and the process lets its file rest; a message is handled."""
-    monkeypatch.setattr(resting, "PERIOD", 0.01)
+    monkeypatch.setattr(open_files, "REST_PERIOD", 0.01)
     agent, handled = Agent("a"), list[int]()
     agent.on("number")(handled.append)
     with Postbox(tmp_path / "a.db", agent=agent) as box:

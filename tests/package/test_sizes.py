@@ -40,8 +40,7 @@ BLANK = {
 LONG_FILE = 500
 LONG_FILES = {
     "core.handle.worker",
-    "core.rows.lanes",  # a table has one module that writes it
-    "core.rows.outbox",
+    "core.rows.outbox",  # a table has one module that writes it
 }
 """Modules of the core that are longer; none may join."""
 

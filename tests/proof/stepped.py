@@ -12,7 +12,7 @@ from typing import Any, Final
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.carriers import Delivery
 from onceward.core.handle.worker import Worker
-from onceward.core.rows import lanes, peers
+from onceward.core.rows import holders, peers
 from onceward.core.run import recovery
 from onceward.core.run.arrival import Arrival
 from onceward.errors import OncewardError
@@ -23,7 +23,7 @@ from onceward.message.parcel import Answer
 from onceward.message.vocabulary import HANDLED, Settlement
 
 MAX_ROUNDS: Final = 10_000
-OWNERS: Final = ((peers.owners, peers.end_dead_owner), (lanes.owners, recovery.end_dead_worker))
+OWNERS: Final = ((peers.owners, peers.end_dead_owner), (holders.owners, recovery.end_dead_worker))
 """Owners of leases, and what ends those of one that has died."""
 
 
@@ -122,7 +122,7 @@ class SteppedEngines:
 
     def begin_alone(self) -> None:
         """Suspect what workers of earlier processes handled: no other process has the file open."""
-        if lanes.workers(self._db.read):
+        if holders.workers(self._db.read):
             self._db.write(recovery.end_workers)
 
     # -- what deliveries call of their carriers ------------------------------------------------

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceward.core.end import received
-from onceward.core.rows import inbox, lanes, limits, outbox, senders, tickets
+from onceward.core.rows import holders, inbox, lanes, limits, outbox, senders, tickets
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import EngineLoop
 from onceward.core.run.threads import engine_threads
@@ -148,11 +148,10 @@ class Maintenance:
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.tuning.retention_slice
         self._expire(limit)
-        walks = *(partial(slice_of, box=box) for box in ("outbox", "inbox")), senders.prune_marks
+        walks = [_walking(partial(slice_of, box=box), before, limit) for box in ("outbox", "inbox")]
+        walks.append(_walking(senders.prune_marks, before, limit))
         prunes = [partial(each, before=before, limit=limit) for each in (prune_misc, *self._prunes)]
-        pruned = self._write_slices(
-            [*(_walking(each, before, limit) for each in walks), *map(_repeated, prunes)]
-        )
+        pruned = self._write_slices([*walks, *map(_repeated, prunes)])
         forgets = (
             partial(lanes.forget_empty, limit=limit),
             partial(senders.prune_receipts, before=before),
@@ -276,7 +275,7 @@ class OwnerSession:
 
         self._presence = OwnerLock(self._path, patience=self._patience)
         first = engines and self._presence.exclusive
-        if first and (lanes.owners(self._db.read) or self._db.in_flight.dead()):
+        if first and (holders.owners(self._db.read) or self._db.in_flight.dead()):
             self._db.write(recovery.end_workers)
         if first and alone is not None:
             alone()

@@ -119,16 +119,16 @@ def way(calls: list[str]) -> Way:
 
 
 def test_a_message_returns_to_few_files(pair: Pair) -> None:
-    """A message passes 30 files at most, in 90 visits, 60 of them to a file that it has left."""
+    """A message passes 31 files at most, in 89 visits, 58 of them to a file that it has left."""
     [worker] = pair.recipient._workers
     calls: list[str] = []
     for stage in (pair.send, pair.sender._dispatcher.run_due, worker.round):
         calls += called(stage)[0]
     found = way(calls)
 
-    assert found.files <= 30, found
-    assert found.visits <= 90, found
-    assert found.returns <= 60, found
+    assert found.files <= 31, found
+    assert found.visits <= 89, found
+    assert found.returns <= 58, found
     assert 4 == pair.recipient.file.stats()["processed"]
 
 

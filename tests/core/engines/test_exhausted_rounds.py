@@ -10,7 +10,7 @@ from tests.waiting import until
 
 from onceward import Agent, Postbox, Retry
 from onceward.core.handle import claim
-from onceward.core.rows import lanes
+from onceward.core.rows import claimable
 from onceward.core.run import engine_loop as engine
 from onceward.events import Received
 
@@ -45,13 +45,13 @@ def test_a_message_costs_one_look(
     It does not ask at all if it is called for a message that arrives.
     """
     looks: list[int] = []
-    agenda = lanes.agenda
+    agenda = claimable.agenda
 
     def counted(read: Any) -> Any:
         looks.append(1)
         return agenda(read)
 
-    monkeypatch.setattr(lanes, "agenda", counted)
+    monkeypatch.setattr(claimable, "agenda", counted)
     with opened(tmp_path, lambda _: None) as box, Postbox(tmp_path / "b.db", agent="b") as other:
         laps: list[int] = []
         if not short:

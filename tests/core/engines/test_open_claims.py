@@ -14,7 +14,7 @@ from tests.waiting import until
 
 from onceward import Agent, Context, Postbox
 from onceward.core.handle.worker import Worker
-from onceward.core.rows import lanes
+from onceward.core.rows import holders
 from onceward.file import file_checks
 from onceward.file.transaction import StoreTransaction
 
@@ -67,7 +67,7 @@ def test_a_message_that_kills_its_process_under_an_open_claim_is_found(tmp_path:
             n for (n,) in billing.query("SELECT n FROM effects ORDER BY n")
         ]
         assert ["attempts_spent"] == [each.reason for each in billing.dead_letters.list()]
-        assert [] == billing._db.read(lanes.WORKERS)
+        assert [] == billing._db.read(holders.WORKERS)
     assert 4 >= deaths
 
 
@@ -109,7 +109,7 @@ def test_what_a_worker_may_have_died_of_is_claimed_alone(
     sent(tmp_path, 3)
     monkeypatch.setattr(file_checks, "is_dead", lambda owner: died and owner == "other")
     with Postbox(tmp_path / "billing.db", agent="billing", start=False) as billing:
-        billing._db.write(lambda tx: lanes.register(tx, "other"))
+        billing._db.write(lambda tx: holders.register(tx, "other"))
         worker = Worker(billing._deps, Agent("billing"), billing._own_loop)
         worker._loop._reaper.release_leases()  # type: ignore[union-attr]  # workers have one
 
@@ -118,7 +118,7 @@ def test_what_a_worker_may_have_died_of_is_claimed_alone(
         )
         assert ((last, []) if died else (0, [("other",)])) == (
             isolated,
-            billing._db.read(lanes.WORKERS),
+            billing._db.read(holders.WORKERS),
         )
 
 
@@ -259,10 +259,10 @@ def test_a_worker_whose_handler_outlives_the_stop_is_forgotten_when_it_ends(tmp_
     with Postbox(tmp_path / "billing.db", agent=agent) as billing:
         assert entered.wait(LIMIT)
         billing.stop(0.01)
-        meanwhile = billing._db.read(lanes.WORKERS)
+        meanwhile = billing._db.read(holders.WORKERS)
         go_on.set()
         until(lambda: billing.file.stats()["processed"] == 1)
         [worker] = billing._workers
         assert worker._loop.over.wait(LIMIT)
 
-        assert (1, []) == (len(meanwhile), billing._db.read(lanes.WORKERS))
+        assert (1, []) == (len(meanwhile), billing._db.read(holders.WORKERS))

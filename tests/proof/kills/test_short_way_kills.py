@@ -98,8 +98,8 @@ for name in ("KILLED", "KILLERS", "ALLOWED", "SESSIONS", "JOBS"):
     PROCESS = PROCESS.replace(f"%{name}%", str(globals()[name]))
 MISTAKES = {
     "a call of a message that was not stored is forgotten": """
-from onceward.core.rows import lanes
-lanes.UNDONE += " AND j.value ->> 3 = ''"
+from onceward.core.rows import holders
+holders.UNDONE += " AND j.value ->> 3 = ''"
 """,
     "it is noted, and not counted when the message is stored": """
 from onceward.core.run import recovery

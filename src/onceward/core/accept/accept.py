@@ -13,7 +13,7 @@ from onceward.core.accept import judge
 from onceward.core.accept.judge import Known, KnownMessage
 from onceward.core.accept.policy import Arrives, Endings, InboxPolicy, Inspect, ParsedFrame, Told
 from onceward.core.end import received, sent
-from onceward.core.rows import inbox, lanes, peers, senders, tickets
+from onceward.core.rows import claimable, inbox, lanes, peers, senders, tickets
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import OpenLane
 from onceward.core.run import recovery
@@ -444,7 +444,7 @@ def _lane(
     so in a circle of questions one always finds the next handler waiting.
     """
     name, rank, session = frame.partitionkey or frame.session, frame.priority, frame.session
-    if frame.kind == QUESTION and lanes.head_awaits(tx, sender, name, rank):
+    if frame.kind == QUESTION and claimable.head_awaits(tx, sender, name, rank):
         name = f"ask:{frame.causationid or frame.id}"
     lane = (name, rank, session)
     if lane not in lane_ids:

@@ -14,7 +14,7 @@ from onceward.core.accept import judge
 from onceward.core.accept.judge import StreamPosition
 from onceward.core.accept.policy import InboxPolicy, ParsedFrame
 from onceward.core.end import received
-from onceward.core.rows import inbox, lanes, senders
+from onceward.core.rows import claimable, inbox, lanes, senders
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import NO_LEASE, Lease, LeasedMessage
 from onceward.core.run.arrival import Arrival
@@ -96,7 +96,7 @@ class PlainArrival(Arrival):
                 return None
         self._stream = found.stream
         name = frame.partitionkey or frame.session
-        free = lanes.find_free(tx, parcel.sender, name, frame.priority, session=frame.session)
+        free = claimable.find_free(tx, parcel.sender, name, frame.priority, session=frame.session)
         if free is None:
             return None
         self._until = until
@@ -108,7 +108,9 @@ class PlainArrival(Arrival):
         """Store it as a waiting message under its lease."""
         leased = self._leased
         self._check(inbox.insert_one(tx, self._waiting()))
-        lanes.lease_arrival(tx, leased, until=self._until)
+        lane_id, token, owner, *_ = leased.lane
+        lanes.set_head(tx, lane_id)
+        lanes.lease(tx, (lane_id, token - 1, 0), [leased.seq], owner=owner, until=self._until)
         judge.advance(tx, self._stream, self._parcel)
         self._receipt = Receipt(leased.id, "stored")
         tx.take_receipt = self._take_receipt

@@ -17,8 +17,9 @@ from itertools import starmap
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
-from onceward.core.rows import inbox, lanes
-from onceward.core.rows.lanes import Lease, LeasedMessage, ReadyLane
+from onceward.core.rows import claimable, inbox, lanes
+from onceward.core.rows.claimable import ReadyLane
+from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import recovery
 from onceward.file import identity
 from onceward.file.in_flight import FIRST
@@ -64,8 +65,8 @@ def read_ahead(read: Rows, wanted: ClaimRequest) -> list[tuple[Any, ...]]:
     They prove nothing: the claim checks that each is still next. It does not return messages that
     must be claimed alone.
     """
-    found = lanes.ready(read, wanted.lanes)
-    for lane_id, _, careful_to, _, _ in lanes.in_turn(found, wanted.served)[:1]:
+    found = claimable.ready(read, wanted.lanes)
+    for lane_id, _, careful_to, _, _ in claimable.in_turn(found, wanted.served)[:1]:
         rows = inbox.next_rows(read, lane_id, wanted.messages)
         return rows if rows and rows[0][0] > careful_to else []
     return []
@@ -86,11 +87,11 @@ def claim(
     with suppress(OSError):
         if records and os.pread(records.handle, FIRST, 0) != records.alone:
             recovery.take_over(tx)
-    found, due = ([], True) if wanted.session else lanes.claimable(tx, wanted.lanes)
+    found, due = ([], True) if wanted.session else claimable.ready_or_due(tx, wanted.lanes)
     if due or not found:
         found = _found_after_recovery(tx, wanted)
     if wanted.served and len(found) > 1:
-        found = lanes.in_turn(found, wanted.served)
+        found = claimable.in_turn(found, wanted.served)
     for lane_id, token, careful_to, shared, *_ in found:
         if left <= 0:
             break
@@ -99,13 +100,13 @@ def claim(
         else:
             rows = inbox.next_of(tx, lane_id, left, wanted.types)
         if shared and rows:
-            rows = lanes.before_runs(tx, rows)
+            rows = claimable.before_runs(tx, rows)
         if rows and rows[0][0] <= careful_to:
             rows = rows[:1]
         if rows:
-            claimable = (lane_id, token, careful_to)
+            lane = (lane_id, token, careful_to)
             seqs, noted = list(map(SEQ, rows)), wanted.noted
-            held = lanes.lease(tx, claimable, seqs, owner=owner, until=until, noted=noted)
+            held = lanes.lease(tx, lane, seqs, owner=owner, until=until, noted=noted)
             claimed.append(list(starmap(partial(LeasedMessage, held), rows)))
             left -= len(rows)
     return claimed
@@ -116,7 +117,7 @@ def _found_after_recovery(tx: StoreTransaction, wanted: ClaimRequest) -> list[Re
     if identity.is_paused(tx.rows):
         return []
     recovery.wake_due(tx)
-    return lanes.ready(tx.rows, wanted.lanes, wanted.session) or _suspects(tx, wanted.session)
+    return claimable.ready(tx.rows, wanted.lanes, wanted.session) or _suspects(tx, wanted.session)
 
 
 def _suspects(tx: StoreTransaction, session: str | None = None, limit: int = 1) -> list[ReadyLane]:
@@ -127,7 +128,7 @@ def _suspects(tx: StoreTransaction, session: str | None = None, limit: int = 1) 
     """
     if tx.in_flight is not None and len(tx.in_flight.busy) > 1:
         return []
-    return lanes.suspects(tx, limit, session)
+    return claimable.suspects(tx, limit, session)
 
 
 class ClaimGate(Protocol):
@@ -204,14 +205,16 @@ def _lease_admitted(
     """Lease one lane for its next messages that *gate* admits; return them."""
     lane_id, token, careful_to, shared = lane
     rows = inbox.next_kinds(tx, lane_id, limit, wanted.types)
-    rows = lanes.before_runs(tx, rows) if shared and rows else rows
+    rows = claimable.before_runs(tx, rows) if shared and rows else rows
     alone = bool(rows) and rows[0][0] <= careful_to
     rows = rows[:1] if alone else rows
     rows = rows[: gate.admit(tx, rows, alone=alone)] if rows else rows
     if not rows:
         return []
-    claimable, seqs = (lane_id, token, careful_to), [row[0] for row in rows]
-    held = lanes.lease(tx, claimable, seqs, owner=owner, until=until, noted=wanted.noted)
+    seqs = [row[0] for row in rows]
+    held = lanes.lease(
+        tx, (lane_id, token, careful_to), seqs, owner=owner, until=until, noted=wanted.noted
+    )
     return [LeasedMessage(held, *row[:MESSAGE]) for row in rows]
 
 
@@ -220,14 +223,14 @@ def _ready(
 ) -> list[tuple[int, int, int, int]]:
     """Return the lanes to read; their heads fit, unless other types may be skipped."""
     if wanted.types is not None:
-        found = lanes.ready(tx.rows, wanted.lanes)
+        found = claimable.ready(tx.rows, wanted.lanes)
     else:
         found = []
         for lane in _fitting(tx, wanted.lanes, gate):
             found.append(lane)
             if len(found) >= wanted.lanes:
                 break
-    return [lane[:4] for lane in lanes.in_turn(found, wanted.served)]
+    return [lane[:4] for lane in claimable.in_turn(found, wanted.served)]
 
 
 def _fitting(
@@ -236,7 +239,7 @@ def _fitting(
     """Yield the ready lanes whose heads fit, in pages that grow."""
     rank, seq, more = -1, 0, True
     while more:
-        rows = lanes.ready_kinds(tx, limit, after=(rank, seq))
+        rows = claimable.ready_kinds(tx, limit, after=(rank, seq))
         for row in rows:
             rank, seq = row[4:6]
             if gate.fits(row[6:]):
@@ -276,7 +279,7 @@ def claim_one(
     """Lease one message; return None if another worker was faster."""
     recovery.take_over(tx)
     recovery.wake_due(tx)
-    for lane_id, token, careful_to, attempt in lanes.of_message(tx, seq):
+    for lane_id, token, careful_to, attempt in claimable.of_message(tx, seq):
         row = inbox.row(tx, seq)  # before the lease, which may count the attempt
         held = lanes.lease(
             tx, (lane_id, token, careful_to), [seq], owner=owner, until=tx.now + lease_for(attempt)

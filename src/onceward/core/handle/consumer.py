@@ -12,7 +12,7 @@ from onceward.core.end import received
 from onceward.core.end.received import SettledMessage
 from onceward.core.handle import claim
 from onceward.core.handle.message import Message
-from onceward.core.rows import lanes
+from onceward.core.rows import claimable, lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.core.run.event_emitter import EventEmitter
@@ -264,7 +264,7 @@ class LaneLeases:
         notifier = self._db.notifier
         if notifier.is_heard("in"):
             with suppress(OncewardError):  # the lease has ended, and its reader need not know
-                if lanes.has_more(self._db.read, lane_id):
+                if claimable.has_more(self._db.read, lane_id):
                     notifier.notify("in")
 
     def mark(self, tx: StoreTransaction, leased: LeasedMessage) -> None:

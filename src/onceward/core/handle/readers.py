@@ -14,7 +14,7 @@ from typing_extensions import is_typeddict
 from onceward.core.handle import claim
 from onceward.core.handle.claim import ClaimRequest
 from onceward.core.handle.consumer import Consumer, LaneLeases, Taken
-from onceward.core.rows import inbox, lanes
+from onceward.core.rows import claimable, inbox
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.file.environment import disabled_by_environment
@@ -67,14 +67,14 @@ class InboxLeases(LaneLeases):
 
     def _is_due(self) -> bool:
         """Return whether a lane may be claimed now."""
-        paused_at, ready, due_at = lanes.agenda(self._db.read)
+        paused_at, ready, due_at = claimable.agenda(self._db.read)
         due = ready or (due_at is not None and due_at <= self._db.now())
         return paused_at is None and bool(due or self._db.in_flight.dead())
 
     def _claim_one(self, message_id: str, taken: Taken[LeasedMessage]) -> Sequence[LeasedMessage]:
         """Lease a waiting message, even after others of its lane."""
         seq = inbox.find_received(self._db.read, message_id)
-        paused = lanes.agenda(self._db.read).paused_at is not None
+        paused = claimable.agenda(self._db.read).paused_at is not None
         if seq is None or paused or disabled_by_environment():
             return ()
         self.enter()

@@ -27,9 +27,10 @@ from onceward.core.handle.commit_batch import CLAIM_LOST, CLAIM_WAITS, HandlerCo
 from onceward.core.handle.context import Context
 from onceward.core.handle.invoke import Loop
 from onceward.core.handle.signatures import Handlers
-from onceward.core.rows import lanes
+from onceward.core.rows import claimable, holders, lanes
 from onceward.core.rows.lanes import NO_LEASE, Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
+from onceward.core.run import recovery
 from onceward.core.run.arrival import Arrival
 from onceward.core.run.engine_loop import EngineLoop, Team, lane_reaper
 from onceward.core.run.event_emitter import kind_of, settlement_event
@@ -204,7 +205,7 @@ class Worker:
             return
         if self._registered:
             with suppress(OncewardError):
-                self._db.write(partial(lanes.unregister, owner=self.owner))
+                self._db.write(partial(holders.unregister, owner=self.owner))
         self._leave()
 
     def _enter(self) -> None:
@@ -305,10 +306,10 @@ class Worker:
         *nothing_here*: a claim has just found nothing, so ready messages are for readers or other
         workers; a commit that changes this notifies.
         """
-        paused_at, ready, self._due_at = lanes.agenda(self._db.read)
+        paused_at, ready, self._due_at = claimable.agenda(self._db.read)
         if disabled_by_environment() or paused_at is not None:
             return engine.MAX_IDLE_SECONDS
-        if ready == lanes.ONLY_SUSPECTS and self._db.in_flight.busy:
+        if ready == claimable.ONLY_SUSPECTS and self._db.in_flight.busy:
             ready = 0  # the worker that is busy looks for them after its round
         if (ready or self._left_leases) and not nothing_here:
             return 0.0
@@ -456,10 +457,10 @@ class Worker:
         """Claim messages, after releasing the lanes that an error left leased to this worker."""
         self._db.in_flight.busy.add(self.owner)
         if not self._registered and self._loop.started:
-            lanes.register(tx, self.owner)
+            holders.register(tx, self.owner)
             tx.after_commit(self._note_registration)
         if self._left_leases:
-            lanes.release_own(tx, self.owner)
+            recovery.release_own(tx, self.owner)
         until = tx.now + round(1000 * self._settings.lease)
         if self._gate is not None:
             return claim.claim_admitted(tx, request, self._gate, owner=self.owner, until=until)
@@ -612,7 +613,7 @@ class Worker:
         """Return whether the file is paused; read only after notifications, which a pause sends."""
         self._loop.notified = self._exhausted = False
         disabled = SWITCH in VARIABLES and disabled_by_environment()
-        return disabled or lanes.agenda(self._db.read).paused_at is not None
+        return disabled or claimable.agenda(self._db.read).paused_at is not None
 
     def _handle(
         self, leased: LeasedMessage, ready: Prepared | Settlement
@@ -751,7 +752,7 @@ class Worker:
         attempt = self._running
         if attempt is None or not self._may_grow or attempt.running_for < CLAIM_WAITS:
             return None
-        _, ready, due_at = lanes.agenda(self._db.read)
+        _, ready, due_at = claimable.agenda(self._db.read)
         if ready:
             self._may_grow = self._grow()
         return None if due_at is None else max(TICK, (due_at - self._db.now()) / 1000)

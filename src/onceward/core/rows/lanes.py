@@ -18,17 +18,15 @@ are claimed together again.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Container, Sequence
-from itertools import starmap
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
-from onceward.core.rows import inbox
+from onceward.core.rows import holders, inbox
+from onceward.core.rows.holders import LaneRow
 from onceward.errors import LeaseLost
-from onceward.file.transaction import Rows, StoreTransaction, listed
+from onceward.file.transaction import StoreTransaction, listed
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.vocabulary import Dead, Done, Settlement
@@ -39,7 +37,6 @@ SELECT min(seq)
  WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'
 """
 UNLEASED: Final = "owner = NULL, leased_seqs = NULL, due_at = NULL"
-URGENT_FIRST: Final = "ORDER BY rank, head_seq"
 HELD: Final = "lane_id = :lane AND token = :token AND owner = :owner"
 OPEN: Final = """
 INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
@@ -55,20 +52,6 @@ KNOWN: Final = """
 SELECT lane_id, EXISTS (SELECT 1 FROM _onceward_awaited_types), called_id
   FROM _onceward_lanes
  WHERE sender = ?1 AND name = ?2 AND rank = ?3 AND (session = ?4 OR session IS NULL)
-"""
-SESSION: Final = """
-coalesce(_onceward_lanes.session,
-         (SELECT b.session FROM _onceward_inbox AS b WHERE b.seq = _onceward_lanes.head_seq))
-"""
-"""The session of a lane's head: a lane that sessions share by an ordering key has none."""
-ORDINARY: Final = f"""
-NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE {SESSION} GLOB h.pattern)
-"""
-HEAD_AWAITS: Final = """
-SELECT 1
-  FROM _onceward_lanes AS l
-  JOIN _onceward_pending_replies AS r ON r.asker_seq = l.head_seq
- WHERE l.sender = ? AND l.name = ? AND l.rank = ? AND r.state = 'open'
 """
 # A lane without a sender is the queue of a session with runs.
 OPEN_QUEUE: Final = """
@@ -86,14 +69,6 @@ UPDATE _onceward_lanes
 HEAD: Final = """
 UPDATE _onceward_lanes SET head_seq = last_insert_rowid() WHERE lane_id = ? AND head_seq IS NULL
 """
-LANE_FIELDS: Final = "lane_id, token, owner, leased_seqs, isolate_upto_seq, late_at, sender"
-DUE: Final = f"SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at <= ?"
-LEASED: Final = f"""
-SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE lane_id = ? AND owner IS NOT NULL
-"""
-LEASED_BY: Final = f"""
-SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner = ?
-"""
 # A holder prolongs its lease, or passes it on under the same token; the holder of one that ran out
 # lives, and gets more time once.
 EXTEND: Final = f"""
@@ -103,25 +78,6 @@ UPDATE _onceward_lanes
 """
 # A holder does not prolong its lease any more, although it cannot end its call.
 GIVE_UP: Final = f"UPDATE _onceward_lanes SET late_at = 0 WHERE {HELD} AND late_at IS NULL"
-# Noted calls whose claim was never committed: their lane still has the token from before. A call
-# with an id is of a message that was not stored then; it may be now, or have ended.
-UNDONE: Final = """
-SELECT l.lane_id, l.token, j.value ->> 3, b.seq
-  FROM json_each(?) AS j
-  JOIN _onceward_lanes AS l ON l.lane_id = j.value ->> 0 AND l.token = (j.value ->> 1) - 1
-  LEFT JOIN _onceward_inbox AS b
-    ON b.seq = CASE j.value ->> 3
-               WHEN '' THEN j.value ->> 2
-               ELSE (SELECT seq
-                       FROM _onceward_inbox
-                      WHERE sender = l.sender AND id = j.value ->> 3) END
- WHERE l.owner IS NULL AND coalesce(b.state, 'pending') = 'pending'
-   AND CASE j.value ->> 3
-       WHEN '' THEN b.lane_id = l.lane_id
-       ELSE NOT EXISTS (SELECT 1
-                          FROM _onceward_processed_messages AS p
-                         WHERE p.sender = l.sender AND p.message_id = j.value ->> 3) END
-"""
 # A call of a message that its process has not survived counts once the message is stored. The
 # token says that it was counted.
 NOTE_CALLED: Final = """
@@ -156,56 +112,6 @@ HURRY: Final = """
 UPDATE _onceward_lanes SET due_at = NULL
  WHERE lane_id IN (SELECT value FROM json_each(?)) AND owner IS NULL AND suspect = 0
 """
-READY: Final = f"""
-SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
- WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
- {URGENT_FIRST}
- LIMIT ?
-"""
-READY_KINDS: Final = f"""
-SELECT _onceward_lanes.lane_id, token, isolate_upto_seq, _onceward_lanes.session IS NULL,
-       _onceward_lanes.rank, head_seq, h.type, h.topic
-  FROM _onceward_lanes CROSS JOIN _onceward_inbox AS h ON h.seq = head_seq
- WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
-   AND (_onceward_lanes.rank, head_seq) > (:rank, :seq)
- ORDER BY _onceward_lanes.rank, head_seq
- LIMIT :limit
-"""
-CLAIMABLE: Final = f"""
-SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank,
-       EXISTS (SELECT 1 FROM _onceward_lanes WHERE due_at <= :now)
-  FROM _onceward_lanes
- WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
-   AND (SELECT paused_at FROM _onceward_file_info) IS NULL
- {URGENT_FIRST}
- LIMIT :limit
-"""
-IS_SUSPECT: Final = "SELECT suspect FROM _onceward_lanes WHERE lane_id = ?"
-SUSPECTS: Final = f"""
-SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
- WHERE suspect = 1 AND owner IS NULL AND head_seq IS NOT NULL AND {ORDINARY}
-   AND (:session IS NULL OR {SESSION} = :session)
- {URGENT_FIRST}
- LIMIT :limit
-"""
-READY_FOR: Final = f"""
-SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
- WHERE head_seq IS NOT NULL AND due_at IS NULL AND {SESSION} = ? AND {ORDINARY}
- {URGENT_FIRST}
- LIMIT ?
-"""
-LANE_OF: Final = """
-SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
-  FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
- WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL
-   AND (l.due_at IS NULL OR l.suspect = 1)
-"""
-WITH_RUNS: Final = """
-SELECT min(b.seq)
-  FROM json_each(?) AS j
-  JOIN _onceward_inbox AS b ON b.seq = j.value
-  JOIN _onceward_session_handlers AS h ON b.session GLOB h.pattern
-"""
 # Without an owner, the token says that the calls of a claim that was rolled back are counted.
 LEASE: Final = """
 UPDATE _onceward_lanes
@@ -226,14 +132,6 @@ UPDATE _onceward_lanes
  WHERE lane_id = :lane
 RETURNING token
 """
-OWNERS: Final = """
-SELECT owner FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL
-UNION
-SELECT owner FROM _onceward_workers
-"""
-REGISTER: Final = "INSERT INTO _onceward_workers (owner) VALUES (?) ON CONFLICT DO NOTHING"
-UNREGISTER: Final = "DELETE FROM _onceward_workers WHERE owner = ?"
-WORKERS: Final = "SELECT owner FROM _onceward_workers"
 ISOLATE_HEADS: Final = """
 UPDATE _onceward_lanes AS l
    SET isolate_upto_seq = max(isolate_upto_seq, coalesce((
@@ -282,36 +180,6 @@ UPDATE _onceward_lanes
                               WHERE seq IN (SELECT value FROM json_each(:ended)))) AS f
  WHERE lane_id = f.id
 """
-HAS_MORE: Final = """
-SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND head_seq IS NOT NULL AND owner IS NULL
-"""
-AGENDA: Final = f"""
-SELECT (SELECT paused_at FROM _onceward_file_info),
-       CASE WHEN EXISTS (SELECT 1
-                           FROM _onceward_lanes
-                          WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY})
-            THEN 1
-            WHEN EXISTS (SELECT 1
-                           FROM _onceward_lanes
-                          WHERE suspect = 1 AND owner IS NULL AND head_seq IS NOT NULL
-                            AND {ORDINARY})
-            THEN 2 ELSE 0 END,
-       (SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL)
-"""
-NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL"
-# A lane that is known and empty, while no other lane is ready and none waits for a date or a type.
-FREE: Final = """
-SELECT lane_id, token, isolate_upto_seq, 1 + (SELECT seq FROM sqlite_sequence
-                                               WHERE name = '_onceward_inbox')
-  FROM _onceward_lanes
- WHERE sender = :sender AND name = :name AND rank = :rank
-   AND (session = :session OR session IS NULL)
-   AND head_seq IS NULL AND due_at IS NULL AND owner IS NULL AND called_id IS NULL
-   AND NOT EXISTS (SELECT 1 FROM _onceward_lanes WHERE head_seq IS NOT NULL AND due_at IS NULL)
-   AND NOT EXISTS (SELECT 1 FROM _onceward_awaited_types)
-   AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE :session GLOB h.pattern)
-   AND (SELECT paused_at FROM _onceward_file_info) IS NULL
-"""
 FORGET: Final = """
 DELETE FROM _onceward_lanes WHERE lane_id IN (
     SELECT lane_id FROM _onceward_lanes AS l
@@ -321,30 +189,10 @@ DELETE FROM _onceward_lanes WHERE lane_id IN (
                         WHERE _onceward_inbox.lane_id = l.lane_id AND state = 'pending')
      ORDER BY lane_id LIMIT ?)
 """
-ONLY_SUSPECTS: Final = 2
 DETACHED: Final = "handed"
 """Owner of leases without a process: these leases only expire, no reaper ends them."""
 NO_LANE: Final = None
 """Pseudo lane of messages for mailboxes, which no worker claims."""
-
-
-ReadyLane = tuple[int, int, int, int, int]
-"""Lane, token, isolation limit, whether sessions share it, rank."""
-
-
-LANE: Final = itemgetter(slice(5))
-"""The ``ReadyLane`` of a row of ``CLAIMABLE``."""
-
-
-class Agenda(NamedTuple):
-    """The work for workers and readers in the lanes of a file."""
-
-    paused_at: Millis | None
-    """Since when the file is paused; None if it is not."""
-    ready: int
-    """1: a lane may be claimed now; ``ONLY_SUSPECTS``: one, if no other call runs; 0: none."""
-    due_at: Millis | None
-    """When the first backed-off or leased lane is due."""
 
 
 class Lease(NamedTuple):
@@ -366,15 +214,6 @@ class Lease(NamedTuple):
 
 NO_LEASE: Final = Lease(0, 0, "", isolate=False)
 """The lease of a message that is not claimed yet."""
-
-
-class FreeLane(NamedTuple):
-    """A lane without messages, and the sequence that the next message of the inbox gets."""
-
-    lane_id: int
-    token: int
-    isolate_upto_seq: int
-    next_seq: int
 
 
 class LeasedMessage(NamedTuple):
@@ -405,29 +244,6 @@ class LeasedMessage(NamedTuple):
         return None
 
 
-class LaneRow(NamedTuple):
-    """A leased or backed-off lane."""
-
-    lane_id: int
-    token: int
-    owner: str | None
-    leased_seqs: str | None
-    careful_to: int
-    late_at: Millis | None
-    """Since when its owner is known to be late; 0: since it gave the lane up."""
-    sender: str | None
-
-    @property
-    def seqs(self) -> list[int]:
-        """The messages of the lease."""
-        return [int(seq) for seq in json.loads(self.leased_seqs or "[]")]
-
-    @property
-    def named(self) -> dict[str, Any]:
-        """The bindings that prove that its lease is unchanged."""
-        return {"lane": self.lane_id, "token": self.token, "owner": self.owner}
-
-
 def open_lane(tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str) -> int:
     """Return the number of a lane, created on first use."""
     [(lane_id,)] = tx.rows(OPEN, (sender, name, rank, session))
@@ -456,11 +272,6 @@ def open_lane_and_ask(
     return cast("OpenLane", found)
 
 
-def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool:
-    """Return whether the handler of a lane's head has an unanswered request."""
-    return bool(tx.rows(HEAD_AWAITS, (sender, name, rank)))
-
-
 def set_heads(tx: StoreTransaction, lane_ids: list[int], *, moved: bool = False) -> None:
     """Set the head of lanes that were empty; *moved*: also of those that messages have left."""
     heads, bound = listed(lane_ids, HEADS)
@@ -470,36 +281,6 @@ def set_heads(tx: StoreTransaction, lane_ids: list[int], *, moved: bool = False)
 def set_head(tx: StoreTransaction, lane_id: int) -> None:
     """Make the message that was just inserted the head of its lane, if the lane was empty."""
     tx.run(HEAD, (lane_id,))
-
-
-def agenda(read: Rows) -> Agenda:
-    """Return the work for workers and readers in the lanes of a file."""
-    return Agenda(*read(AGENDA, ())[0])
-
-
-def next_due(read: Rows) -> Millis | None:
-    """Return when the first backed-off or leased lane is due."""
-    due_at: Millis | None = read(NEXT_DUE, ())[0][0]
-    return due_at
-
-
-def due(tx: StoreTransaction) -> list[LaneRow]:
-    """Return the lanes whose backoff or lease has run out."""
-    return [LaneRow(*row) for row in tx.rows(DUE, (tx.now,))]
-
-
-def held_by(tx: StoreTransaction, owner: str) -> list[LaneRow]:
-    """Return the lanes that an owner has leased."""
-    return [LaneRow(*row) for row in tx.rows(LEASED_BY, (owner,))]
-
-
-def undone(tx: StoreTransaction, calls: Sequence[object]) -> list[tuple[Any, ...]]:
-    """
-    Return (lane, token, id, sequence) of those noted calls whose claim was rolled back.
-
-    The id is empty for a message that was stored then, the sequence None for one that is not yet.
-    """
-    return tx.rows(UNDONE, (json.dumps(calls),))
 
 
 def note_called(tx: StoreTransaction, lane_id: int, token: int, message_id: str) -> bool:
@@ -520,62 +301,10 @@ def pass_token(tx: StoreTransaction, lane_id: int, token: int, *, isolate: int) 
     return tx.run(LEASE, named | {"isolate": isolate}) > 0
 
 
-def is_suspect(tx: StoreTransaction, lane_id: int) -> bool:
-    """Return whether a lane's head may have killed its process."""
-    [(suspect,)] = tx.rows(IS_SUSPECT, (lane_id,)) or [(0,)]
-    return bool(suspect)
-
-
 def free(tx: StoreTransaction, lane_ids: Sequence[int]) -> None:
     """End the backoff or the lease of lanes."""
     statement, bound = listed(lane_ids, RELEASE)
     tx.run(statement, (bound,))
-
-
-def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]:
-    """
-    Return the claimable lanes, the most urgent and oldest first.
-
-    Lanes whose heads belong to sessions with runs are excluded. *shared* means that several
-    sessions share the lane: ``before_runs`` limits how far it may be claimed.
-    """
-    rows = read(READY, (limit,)) if session is None else read(READY_FOR, (session, limit))
-    return cast("list[ReadyLane]", rows)
-
-
-def in_turn(found: list[ReadyLane], served: Container[int]) -> list[ReadyLane]:
-    """Return lanes with those of *served* after the others of their rank."""
-    return sorted(found, key=lambda lane: (lane[4], lane[0] in served))
-
-
-def claimable(tx: StoreTransaction, limit: int) -> tuple[list[ReadyLane], bool]:
-    """Return what ``ready`` does, nothing if paused; and whether a backoff or lease ran out."""
-    rows = tx.rows(CLAIMABLE, {"now": tx.now, "limit": limit})
-    return rows, bool(rows and rows[0][-1])
-
-
-def ready_kinds(
-    tx: StoreTransaction, limit: int, *, after: tuple[int, int]
-) -> list[tuple[Any, ...]]:
-    """Return claimable lanes after a rank and head, their head, and its type and topic."""
-    rank, seq = after
-    return tx.rows(READY_KINDS, {"rank": rank, "seq": seq, "limit": limit})
-
-
-def suspects(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
-    """Return the lanes whose heads may have killed their process."""
-    return cast("list[ReadyLane]", tx.rows(SUSPECTS, {"session": session, "limit": limit}))
-
-
-def of_message(tx: StoreTransaction, seq: int) -> list[tuple[Any, ...]]:
-    """Return lane, token, isolation limit and next attempt of a message that may be claimed."""
-    return tx.rows(LANE_OF, (seq,))
-
-
-def before_runs(tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the rows, sequence first, before the first one of a session with runs."""
-    [(first,)] = tx.rows(WITH_RUNS, (json.dumps([row[0] for row in rows]),))
-    return rows if first is None else [row for row in rows if row[0] < first]
 
 
 def lease(
@@ -620,36 +349,6 @@ def _as_json(seqs: Sequence[int]) -> str:
     return to_json(seqs).decode()
 
 
-def find_free(
-    tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str
-) -> FreeLane | None:
-    """
-    Return the lane of a new message if the message would be claimed next, and not alone.
-
-    Its lane is known and empty, no other lane is ready, no handler waits for a type, and the
-    session has no runs.
-    """
-    named = {"sender": sender, "name": name, "rank": rank, "session": session}
-    for row in tx.rows(FREE, named):
-        lane = FreeLane(*row)
-        if lane.next_seq is not None and lane.isolate_upto_seq < lane.next_seq:
-            return lane
-    return None
-
-
-def lease_arrival(tx: StoreTransaction, leased: LeasedMessage, *, until: Millis) -> None:
-    """
-    Lease the lane of ``find_free`` for the message that was just inserted into it.
-
-    Raises:
-        LeaseLost: the lane was leased in between; roll the transaction back.
-
-    """
-    lane_id, token, owner, *_ = leased.lane
-    set_head(tx, lane_id)
-    lease(tx, (lane_id, token - 1, 0), [leased.seq], owner=owner, until=until)
-
-
 def take_more(tx: StoreTransaction, held: Lease, seqs: Sequence[int]) -> None:
     """Give a lease other messages; each is claimed alone, should the lease end unsettled."""
     tx.run(MORE, held.named | {"seqs": _as_json(seqs), "isolate": max(seqs)})
@@ -662,26 +361,6 @@ def seize(
     named = {"lane": lane_id, "owner": owner, "until": until, "seqs": _as_json(seqs)}
     rows = tx.rows(SEIZE, named)
     return Lease(lane_id, rows[0][0], owner, isolate=True) if rows else None
-
-
-def register(tx: StoreTransaction, owner: str) -> None:
-    """Record that *owner* may handle messages before it commits their claim."""
-    tx.run(REGISTER, (owner,))
-
-
-def unregister(tx: StoreTransaction, owner: str) -> bool:
-    """Forget a worker without an uncommitted claim; return whether it was registered."""
-    return tx.run(UNREGISTER, (owner,)) > 0
-
-
-def owners(read: Rows) -> list[str]:
-    """Return the owners of leases, and the registered workers."""
-    return [owner for (owner,) in read(OWNERS, ())]
-
-
-def workers(read: Rows) -> set[str]:
-    """Return the registered workers."""
-    return {owner for (owner,) in read(WORKERS, ())}
 
 
 def extend(
@@ -708,9 +387,8 @@ def give_up(tx: StoreTransaction, held: Lease) -> None:
 
 def shorten(tx: StoreTransaction, lane_id: int, *, until: Millis) -> bool:
     """End a lease earlier, or give its backoff another date; return False if there is none."""
-    for lane in starmap(LaneRow, tx.rows(LEASED, (lane_id,))):
-        return extend(tx, lane, until=until, late_at=lane.late_at)
-    return False
+    lane = holders.lease_of(tx, lane_id)
+    return lane is not None and extend(tx, lane, until=until, late_at=lane.late_at)
 
 
 def hold(tx: StoreTransaction, held: Lease, owner: str, *, until: Millis) -> None:
@@ -773,19 +451,6 @@ def settle(
     if not tx.run(statement, named):
         msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
         raise LeaseLost(msg)
-
-
-def has_more(read: Rows, lane_id: int) -> bool:
-    """Return whether messages wait in a lane that is not leased."""
-    return bool(read(HAS_MORE, (lane_id,)))
-
-
-def release_own(tx: StoreTransaction, owner: str) -> None:
-    """Release the lanes that an error left leased to *owner*; their messages are claimed alone."""
-    held = held_by(tx, owner)
-    for lane in held:
-        isolate(tx, lane.lane_id, max(lane.seqs, default=0))
-    free(tx, [lane.lane_id for lane in held])
 
 
 def forget_empty(tx: StoreTransaction, limit: int) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 from threading import Event, get_ident
 from typing import Final, TypeVar
 
-from onceward.core.rows import lanes
+from onceward.core.rows import holders
 from onceward.core.run import recovery
 from onceward.core.run.threads import EngineTask, engine_threads
 from onceward.core.send.add import Outbox
@@ -240,7 +240,7 @@ class Team:
 def lane_reaper(db: Database) -> DeadOwnerReaper:
     """Return the reaper of the lane leases of dead processes."""
     return DeadOwnerReaper(
-        db, owners=lanes.owners, free=recovery.end_dead_worker, gone=db.in_flight.dead_owners
+        db, owners=holders.owners, free=recovery.end_dead_worker, gone=db.in_flight.dead_owners
     )
 
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, cast
 
-from onceward.core.rows import inbox, lanes
-from onceward.core.rows.lanes import LaneRow
+from onceward.core.rows import claimable, holders, inbox, lanes
+from onceward.core.rows.holders import LaneRow
 from onceward.file import file_checks
 from onceward.file.database import Database
 from onceward.file.in_flight import ALL_LEASED, FIRST, CallRecords, OwnerRecord, process_of
@@ -47,7 +47,7 @@ def next_wakeup(db: Database, left: float | None) -> float | None:
 
     The process that leased one may die before that without a notification.
     """
-    due_at = lanes.next_due(db.read)
+    due_at = claimable.next_due(db.read)
     if due_at is None:
         return left
     wait = max(0.001, min(LOOK, (due_at - db.now()) / 1000))
@@ -62,7 +62,7 @@ def wake_due(tx: StoreTransaction) -> None:
     """
     over = [
         lane.lane_id
-        for lane in lanes.due(tx)
+        for lane in holders.due(tx)
         if lane.owner is None or _is_over(tx, lane, find_record(tx, lane.owner))
     ]
     if over:
@@ -149,7 +149,7 @@ def _count_undone(tx: StoreTransaction, record: OwnerRecord) -> None:
     The lane counts the call of a message that is not stored yet; see ``count_called``.
     """
     undone = dict[tuple[int, int, str], list[int | None]]()
-    for *claim, seq in lanes.undone(tx, record.calls) if record.calls else ():
+    for *claim, seq in holders.undone(tx, record.calls) if record.calls else ():
         undone.setdefault(cast("tuple[int, int, str]", tuple(claim)), []).append(seq)
     for (lane_id, token, arriving), found in undone.items():
         if not (seqs := [seq for seq in found if seq is not None]):
@@ -193,13 +193,21 @@ def _end_leases(tx: StoreTransaction, owner: str, record: OwnerRecord | None) ->
     messages of every lane are claimed alone, each counted before it is handled.
     """
     seen = DIED.format(process_of(owner))
-    for lane in lanes.held_by(tx, owner):
+    for lane in holders.held_by(tx, owner):
         called = _blame(tx, lane, record, seen)
         lanes.free(tx, [lane.lane_id])
         if called:
             lanes.rest(tx, lane.lane_id, tx.now + LAST_FOR, suspect=True)
-    if lanes.unregister(tx, owner) and (record is None or record.kind != "call"):
+    if holders.unregister(tx, owner) and (record is None or record.kind != "call"):
         lanes.isolate_heads(tx)
+
+
+def release_own(tx: StoreTransaction, owner: str) -> None:
+    """Release the lanes that an error left leased to *owner*; their messages are claimed alone."""
+    held = holders.held_by(tx, owner)
+    for lane in held:
+        lanes.isolate(tx, lane.lane_id, max(lane.seqs, default=0))
+    lanes.free(tx, [lane.lane_id for lane in held])
 
 
 def end_workers(tx: StoreTransaction) -> None:
@@ -209,11 +217,11 @@ def end_workers(tx: StoreTransaction) -> None:
     A registered worker is one; so is an owner of another machine or container, which cannot be
     asked whether it lives. The lease of a reader whose process lives runs out.
     """
-    workers, found = lanes.workers(tx.rows), lanes.owners(tx.rows)
+    workers, found = holders.workers(tx.rows), holders.owners(tx.rows)
     end_dead_worker(tx, *(each for each in found if each in workers or file_checks.is_gone(each)))
     take_over(tx)
 
 
 def rests_until(tx: StoreTransaction, lane_id: int) -> Millis | None:
     """Return until when a lane's messages come last; None if they have killed no process."""
-    return tx.now + LAST_FOR if lanes.is_suspect(tx, lane_id) else None
+    return tx.now + LAST_FOR if claimable.is_suspect(tx, lane_id) else None

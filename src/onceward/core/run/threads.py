@@ -27,7 +27,7 @@ from threading import Event, Lock, Thread, current_thread, get_ident
 from typing import Final, Literal, cast
 
 from onceward.core.run.file_watch import FileWatch, Readable
-from onceward.file import forks, resting
+from onceward.file import forks, open_files
 from onceward.file.notify import Direction, Notifier
 from onceward.message.clock import monotonic
 from onceward.message.log import log
@@ -111,7 +111,7 @@ class EngineThreads:
         self._waits_until = 0.0
         self._alarms: list[_Alarm] = []
         self._number = count()
-        self.rests = resting.Rests(resting.trim)
+        self.rests = open_files.Rests(open_files.trim)
         """Frees the memory of files that are not in use."""
         self._rest = EngineTask("onceward-rest", self.rests.rest_quiet_files)
         self._files = FileWatch(self._lock)
@@ -277,7 +277,7 @@ class EngineThreads:
         self, notifier: Notifier, side: Direction, version: Callable[[], int], poll: float
     ) -> None:
         """Listen for other processes' commits to a file; one ``unwatch`` undoes each call."""
-        self.plan(self._rest, resting.PERIOD)
+        self.plan(self._rest, open_files.REST_PERIOD)
         with self._lock:
             self._files.add(notifier, side, version, poll)
             self._wake_waiting()

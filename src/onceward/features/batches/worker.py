@@ -22,7 +22,7 @@ from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.core.handle.invoke import Loop, wait_after
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import Worker
-from onceward.core.rows import lanes
+from onceward.core.rows import claimable, lanes
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.run import recovery
@@ -44,7 +44,7 @@ SELECT count(*), min(received_at)
          CROSS JOIN _onceward_inbox AS h ON h.seq = head_seq
          CROSS JOIN _onceward_inbox AS b
             ON b.lane_id = _onceward_lanes.lane_id AND b.state = 'pending'
-         WHERE head_seq IS NOT NULL AND due_at IS NULL AND {lanes.ORDINARY}
+         WHERE head_seq IS NOT NULL AND due_at IS NULL AND {claimable.ORDINARY}
            AND (h.type = :pattern OR h.topic = :pattern OR :passes)
            AND (b.type = :pattern OR b.topic = :pattern)
          LIMIT :batch)
@@ -172,7 +172,7 @@ class BatchWorker(Worker):
 
     def _idle_for(self, *, nothing_here: bool = False) -> float | None:
         idle = super()._idle_for(nothing_here=True)
-        paused_at, ready, _ = lanes.agenda(self._db.read)
+        paused_at, ready, _ = claimable.agenda(self._db.read)
         if paused_at is not None or disabled_by_environment():
             return engine.MAX_IDLE_SECONDS
         if self._left_leases and not nothing_here:
@@ -195,7 +195,7 @@ class BatchWorker(Worker):
     def _may_take_suspects(self, read: Rows) -> bool:
         """Return whether only messages that may have killed their process wait."""
         others = self._db.in_flight.busy - {self.owner}
-        return not others and lanes.agenda(read).ready == lanes.ONLY_SUSPECTS
+        return not others and claimable.agenda(read).ready == claimable.ONLY_SUSPECTS
 
     def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
         """Claim a batch; if none is due, only wake the due lanes."""

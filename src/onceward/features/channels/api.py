@@ -13,7 +13,7 @@ from onceward.core.handle import claim
 from onceward.core.handle.consumer import Consumer, LaneLeases, Taken
 from onceward.core.handle.message import Message, ReceivedMessage
 from onceward.core.handle.readers import InboxConsumer
-from onceward.core.rows import lanes
+from onceward.core.rows import claimable
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import RuntimeDeps, until_found
@@ -65,7 +65,7 @@ class ChannelLeases(LaneLeases):
         taken: Taken[LeasedMessage],
     ) -> Sequence[LeasedMessage]:
         """Lease the next message whose topic matches."""
-        if disabled_by_environment() or lanes.agenda(self._db.read).paused_at is not None:
+        if disabled_by_environment() or claimable.agenda(self._db.read).paused_at is not None:
             return ()
         self.enter()
         while (seq := self._find(search)) is not None:

@@ -24,7 +24,7 @@ from onceward.core.handle.invoke import (
     with_trace,
 )
 from onceward.core.handle.message import Message
-from onceward.core.rows import lanes
+from onceward.core.rows import claimable, lanes
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.run.async_face import OnWorker
@@ -641,7 +641,7 @@ class RunWorker:
         """Return whether this process calls no handler, and its workers find nothing to claim."""
         if self._calls.counted() or self._db.in_flight.busy:
             return False
-        return not (self._beside_workers and lanes.agenda(self._db.read).ready == 1)
+        return not (self._beside_workers and claimable.agenda(self._db.read).ready == 1)
 
     @property
     def _slots(self) -> int:
