@@ -78,6 +78,7 @@ def plain(folder: Path, *, asks: bool) -> None:
         if importlib.util.find_spec("onceward.features.checks"):
             assert [] == adder.file.check(asker.file)
             assert [] == adder.file.repair()
+            assert ("ok", 0) == (adder.file.health().verdict, adder.file.health().calls_left)
 
 
 VIEWS = "SELECT name FROM sqlite_schema WHERE type = 'view' AND name <> 'onceward_send'"

@@ -106,9 +106,9 @@ class AgentFile:
     def health(self) -> Health:
         """Return the state of the file: sizes, lags, peers and pauses."""
         from onceward.features.checks import health  # noqa: PLC0415 - rarely needed
-        from onceward.features.runs import runs  # noqa: PLC0415 - as above
 
-        return health.read_health(self._db, calls_left=runs.calls_left(self._db))
+        count = self._offers.get("calls_left")
+        return health.read_health(self._db, calls_left=0 if count is None else count(self._db))
 
     def expire(self, session: str | None = None) -> int:
         """

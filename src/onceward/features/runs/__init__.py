@@ -32,8 +32,9 @@ def _workers(deps: HandlerDeps, agent: Handlers, loop: Loop) -> Sequence[Engine]
 
 
 def _offer(opening: Opening) -> None:
-    """Let other features find the message with which the output of a run is stored."""
+    """Offer the first message of a run, with which its output is stored, and the calls left."""
     opening.offers["first_of_run"] = late("runs.first_message")
+    opening.offers["calls_left"] = late("runs.calls_left")
 
 
 FEATURE: Final = Feature(
