@@ -86,7 +86,7 @@ class WorkerConnection:
         Send a parcel and return the outcome and the text of the answer.
 
         Raises:
-            OSError: there is no answer, or none in time; the connection cannot be used again.
+            OSError: the process did not answer in time; the connection cannot be used again.
 
         """
         number = next(self._numbers)
@@ -138,7 +138,7 @@ class WorkerProcess:
         Send a parcel for a file; return the outcome and the text of the answer.
 
         Raises:
-            OSError: there is no answer, or none in time; the process then rests.
+            OSError: the process did not answer in time; it gets no parcel for a while.
 
         """
         began = monotonic()
