@@ -57,7 +57,7 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END;
 
--- A retained post keeps its body, whatever else referred to it; its own deletion deletes the body with the last reference.
+-- A retained post keeps its body when other rows that use it are deleted; its own deletion deletes the body with the last reference.
 CREATE TRIGGER _onceward_bodies_retained BEFORE DELETE ON _onceward_bodies
 WHEN EXISTS (SELECT 1 FROM _onceward_retained_posts WHERE body_id = OLD.body_id)
 BEGIN
