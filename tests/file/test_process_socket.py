@@ -114,8 +114,8 @@ def test_files_whose_datagrams_were_lost_are_looked_at(base: Path, tmp_path: Pat
         threads.start()
 
         assert looked.wait(60)
-        threads.unwatch(here)
-        threads.unwatch(other)
+        threads.files.remove(here)
+        threads.files.remove(other)
 
 
 def test_links_of_a_closed_file_are_gone(base: Path, tmp_path: Path) -> None:

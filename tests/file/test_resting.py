@@ -206,6 +206,6 @@ def test_an_idle_agent_comes_to_rest(tmp_path: Path, monkeypatch: pytest.MonkeyP
         until(lambda: handled)
         until(lambda: box._db.rests)
         threads.end(threads._rest)
-        threads.unwatch(box._db.notifier)
+        threads.files.remove(box._db.notifier)
 
     assert [7] == handled

@@ -444,7 +444,7 @@ def test_senders_are_spread_over_the_processes_of_a_file(
             stack.callback(link.unlink)
             stack.callback(each.path.unlink)
             stack.callback(each.close)
-            stack.callback(engine_threads().unpoll, each)
+            stack.callback(engine_threads().files.unpoll, each)
         for number in range(4):
             monkeypatch.setattr(os, "getpid", lambda number=number: number)
             process = processes()._look(key_of(box))

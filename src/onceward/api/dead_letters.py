@@ -13,8 +13,8 @@ from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.signatures import Handler
 from onceward.core.rows import dead_letters
 from onceward.core.rows.dead_letters import DeadLetter
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.add import Outbox
-from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import InvalidArgument, InvalidMessage, OncewardError
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache

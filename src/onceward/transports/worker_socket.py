@@ -165,7 +165,7 @@ class SenderConnection:
 
     def _end(self) -> None:
         self.ended = True
-        engine_threads().unpoll(self)
+        engine_threads().files.unpoll(self)
 
     def leave_to_the_parent(self) -> None:
         """Close the descriptor in a forked child, and answer nothing."""

@@ -384,7 +384,7 @@ def test_a_thread_that_was_woken_does_not_take_the_wake_up_of_the_next_one(
     threads: EngineThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One still reads what it has waited for, while another waits already and is woken."""
-    hear, select = threads._files._hear, threads._files._selector.select
+    hear, select = threads.files._hear, threads.files._selector.select
     reads, waits, has_read = Event(), Event(), Event()
 
     def hear_late(found: Any) -> bool:
@@ -408,8 +408,8 @@ def test_a_thread_that_was_woken_does_not_take_the_wake_up_of_the_next_one(
     ran: list[Counted] = []
     planned(threads, Counted(), 7200.0)
     until(lambda: threads._waits)
-    monkeypatch.setattr(threads._files, "_hear", hear_late)
-    monkeypatch.setattr(threads._files._selector, "select", select_late)
+    monkeypatch.setattr(threads.files, "_hear", hear_late)
+    monkeypatch.setattr(threads.files._selector, "select", select_late)
     planned(threads, Counted(), 3000.0)  # it is due before the other: the wait is ended
     assert reads.wait(LIMIT)
     threads.run("onceward-test", Counted())
@@ -550,7 +550,7 @@ def test_other_processes_are_heard_while_each_thread_runs_a_task(
     assert other.began.wait(LIMIT)
     held.go_on.set()
     assert ended(threads, *tasks)
-    threads.unwatch(here)
+    threads.files.remove(here)
     for stop in (*stops, here.close, there.close):
         stop()
 
@@ -578,7 +578,7 @@ def test_an_error_of_a_listener_ends_no_thread(
 
     assert work.began.wait(LIMIT)
     assert ended(threads, task)
-    threads.unwatch(here)
+    threads.files.remove(here)
     for stop in (*stops, here.close, there.close):
         stop()
 

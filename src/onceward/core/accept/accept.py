@@ -16,10 +16,10 @@ from onceward.core.end import received, sent
 from onceward.core.rows import claimable, inbox, lanes, peers, senders, tickets
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import OpenLane
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits
-from onceward.core.send.compose import OutgoingMessage
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks

@@ -14,9 +14,9 @@ from onceward.core.accept.accept import Receiver, store_own
 from onceward.core.end import sent
 from onceward.core.end.sent import Moved
 from onceward.core.rows import outbox
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import add
-from onceward.core.send.compose import OutgoingMessage
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database
 from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment

@@ -82,9 +82,7 @@ class Deliveries:
             settings=deps.settings, policy=policy, rng=deps.rng, emitter=self._emitter
         )
         self._busy = BusyPeers(stopping)
-        self._packing = ParcelPacker(
-            deps, routes, busy=self._busy, emitter=self._emitter, wake=wake
-        )
+        self._packing = ParcelPacker(deps, routes, busy=self._busy, wake=wake)
         self.owner = self._packing.owner
         """The name under which peers are leased."""
         self._carriers: Carriers | None = None

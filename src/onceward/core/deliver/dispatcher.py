@@ -145,10 +145,10 @@ class Dispatcher:
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         reaper = DeadOwnerReaper(deps.db, owners=peers.owners, free=peers.end_dead_owner)
         self._loop = EngineLoop(deps.db, "dispatcher", self._dispatch_due, reaper=reaper)
-        self._watch_loop = EngineLoop(deps.db, "push-watch", self._watch)
         self._deliveries = Deliveries(
             deps, routes, policy=self._policy, stopping=self._loop.stopping, wake=self._notify
         )
+        self._watch_loop = EngineLoop(deps.db, "push-watch", self._deliveries.give_up_late)
 
     @property
     def owner(self) -> str:
@@ -166,7 +166,7 @@ class Dispatcher:
         """Start pushing in the background."""
         self._deliveries.push_by(Carriers(self._settings.tuning.carriers, self._deliveries.carry))
         self._loop.start("out", poll=self._settings.poll_interval)
-        self._watch_loop.start(delay=self._watch())
+        self._watch_loop.start(delay=self._deliveries.give_up_late())
 
     def stop(self, timeout: float) -> None:
         """
@@ -203,10 +203,6 @@ class Dispatcher:
             return senders.any_receipts_due(self._db.read, self._db.now(), elsewhere)
         except OncewardError:
             return False
-
-    def _watch(self) -> float:
-        """Give up hanging pushes; return the seconds until the next one may have to be given up."""
-        return self._deliveries.give_up_late()
 
     def _notify(self) -> None:
         self._loop.notify()

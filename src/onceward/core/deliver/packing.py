@@ -265,11 +265,11 @@ class ParcelPacker:
         routes: Routes,
         *,
         busy: BusyPeers,
-        emitter: EventEmitter,
         wake: Callable[[], None],
     ) -> None:
         self._db, self._settings, self._routes = deps.db, deps.settings, routes
-        self._busy, self._emitter, self._wake = busy, emitter, wake
+        self._busy, self._wake = busy, wake
+        self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self.carriers: Carriers | None = None
         """The threads that push in the background; None while callers' threads push."""
         self.owner = file_checks.owner_name()

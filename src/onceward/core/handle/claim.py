@@ -211,10 +211,8 @@ def _lease_admitted(
     rows = rows[: gate.admit(tx, rows, alone=alone)] if rows else rows
     if not rows:
         return []
-    seqs = [row[0] for row in rows]
-    held = lanes.lease(
-        tx, (lane_id, token, careful_to), seqs, owner=owner, until=until, noted=wanted.noted
-    )
+    free, seqs = (lane_id, token, careful_to), [row[0] for row in rows]
+    held = lanes.lease(tx, free, seqs, owner=owner, until=until, noted=wanted.noted)
     return [LeasedMessage(held, *row[:MESSAGE]) for row in rows]
 
 

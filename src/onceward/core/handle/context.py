@@ -13,10 +13,10 @@ from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.rows import tickets
 from onceward.core.rows.inbox import is_cancelled
 from onceward.core.rows.lanes import LeasedMessage
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.run.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.core.send import tasks
 from onceward.core.send.block import Transaction
-from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode

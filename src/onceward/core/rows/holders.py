@@ -67,11 +67,6 @@ class LaneRow(NamedTuple):
         """The messages of the lease."""
         return [int(seq) for seq in json.loads(self.leased_seqs or "[]")]
 
-    @property
-    def named(self) -> dict[str, Any]:
-        """The bindings that prove that its lease is unchanged."""
-        return {"lane": self.lane_id, "token": self.token, "owner": self.owner}
-
 
 def due(tx: StoreTransaction) -> list[LaneRow]:
     """Return the lanes whose backoff or lease has run out."""

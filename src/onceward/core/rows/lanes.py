@@ -376,8 +376,8 @@ def extend(
 
     *late_at* is since when its owner is known to be late.
     """
-    named = {"until": until, "to": owner, "late_at": late_at}
-    return tx.run(EXTEND, held.named | named) > 0
+    named = {"lane": held.lane_id, "token": held.token, "owner": held.owner}
+    return tx.run(EXTEND, named | {"until": until, "to": owner, "late_at": late_at}) > 0
 
 
 def give_up(tx: StoreTransaction, held: Lease) -> None:

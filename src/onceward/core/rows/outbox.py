@@ -7,16 +7,25 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import chain, starmap
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from onceward.file.database import Database
 from onceward.file.sql_parts import EndedRows
 from onceward.file.transaction import StoreTransaction, listed
 from onceward.message.clock import Millis
-from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, FrameHeaders, digest, split_digest
+from onceward.message.frame import (
+    BODY_ERROR,
+    DIGEST_BYTES,
+    FrameHeaders,
+    digest,
+    split_digest,
+)
 from onceward.message.names import byte_length
 from onceward.message.parcel import ParcelFrame
 from onceward.message.vocabulary import SentState
+
+if TYPE_CHECKING:
+    from onceward.observed import ObservedSend
 
 MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
 """Placeholder for a lost body: its message is delivered nevertheless."""
@@ -427,13 +436,50 @@ RETURNING id
 """
 
 
-class OutgoingRow(Protocol):
-    """A new message, with an attribute for each of its columns."""
+class OutgoingMessage(NamedTuple):
+    """A message that only needs to be stored."""
+
+    headers: FrameHeaders
+    """Its options, which all copies of a message share, except for the recipient."""
+    id: str
+    recipient: str
+    frame: str
+    digest: bytes
+    created_at: Millis
+    due_at: Millis | None = None
+    held_by: str | None = None
+    """``channel:NAME`` or ``limit:SCOPE:NAME``; None if nothing holds it."""
+    body_id: int | None = None
+    """The number of a body that is stored separately; the frame then ends before it."""
+    body: str | None = None
+    """The text of a body that is stored separately; not a column of the outbox."""
+    sending: ObservedSend | None = None
+    """Its send, for observers; not a column of the outbox."""
 
     @property
-    def headers(self) -> FrameHeaders:
-        """Its headers, which name most columns."""
-        ...
+    def session(self) -> str:
+        """The conversation."""
+        return self.headers.session
+
+    @property
+    def type(self) -> str:
+        """Wire name of its type."""
+        return self.headers.type
+
+    @property
+    def correlation_id(self) -> str | None:
+        """Id of the conversation's first message; None if it is the first."""
+        return self.headers.correlation_id
+
+    @property
+    def text(self) -> str:
+        """The whole frame, with its body."""
+        return self.frame if self.body is None else f"{self.frame}{self.body}}}"
+
+    @property
+    def caller_chose_id(self) -> bool:
+        """Whether the caller chose the id or a key, so that the message may be a repetition."""
+        return self.headers.chosen_id or self.headers.key is not None
 
 
 class OutboxRow(NamedTuple):
@@ -581,27 +627,27 @@ def tell_cancelled(tx: StoreTransaction, message_ids: Sequence[str]) -> None:
     tx.run(TASKS_CANCELLED, (json.dumps(message_ids),))
 
 
-def insert(tx: StoreTransaction, message: OutgoingRow) -> None:
+def insert(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Insert a new message."""
     tx.run(INSERT, ROW(message))
 
 
-def gather(tx: StoreTransaction, message: OutgoingRow) -> None:
+def gather(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Insert a new message together with others of the transaction."""
     tx.gather(INSERT, ROW(message))
 
 
-def insert_all(tx: StoreTransaction, messages: Sequence[OutgoingRow]) -> None:
+def insert_all(tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> None:
     """Insert many new messages at once."""
     tx.insert(INSERT, list(map(ROW, messages)))
 
 
-def insert_sent(tx: StoreTransaction, message: OutgoingRow) -> None:
+def insert_sent(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Insert a message that enters the agent's own inbox in the same commit."""
     tx.run(INSERT_SENT, (*ROW(message), tx.now))
 
 
-def insert_dropped(tx: StoreTransaction, message: OutgoingRow, reason: str) -> None:
+def insert_dropped(tx: StoreTransaction, message: OutgoingMessage, reason: str) -> None:
     """Insert a message that ends as dropped: it has an id, a reason and a time."""
     tx.rows(INSERT_DROPPED, (*ROW(message), tx.now, reason))
 

@@ -148,7 +148,7 @@ class EngineLoop(EngineTask):
 
         def stop() -> None:
             end()
-            threads.unwatch(notifier)
+            threads.files.remove(notifier)
 
         return stop
 

@@ -44,7 +44,7 @@ class FileWatch:
     """
     The sockets and checks of files that one thread waits for, and the pipe that ends its wait.
 
-    *lock* is that of the threads. Callers hold it, except for ``wait`` and ``look``.
+    *lock* is that of the threads. Callers hold it for ``add``, ``poll``, ``clear`` and ``due``.
     """
 
     def __init__(self, lock: Lock) -> None:
@@ -68,10 +68,11 @@ class FileWatch:
 
     def remove(self, notifier: Notifier) -> None:
         """Stop watching a file that no other engine watches."""
-        file = self._files[notifier]
-        file.users -= 1
-        if not file.users:
-            del self._files[notifier]
+        with self._lock:
+            file = self._files[notifier]
+            file.users -= 1
+            if not file.users:
+                del self._files[notifier]
 
     def poll(self, source: Readable) -> None:
         """Poll a descriptor, unless it is polled."""
@@ -80,8 +81,8 @@ class FileWatch:
             self._selector.register(source.fileno(), selectors.EVENT_READ, source)
 
     def unpoll(self, source: Readable) -> None:
-        """Undo ``poll``."""
-        with suppress(KeyError, ValueError):
+        """Undo ``poll``; called before the descriptor is closed."""
+        with self._lock, suppress(KeyError, ValueError):
             self._selector.unregister(source.fileno())
 
     def end_wait(self) -> None:
@@ -115,7 +116,10 @@ class FileWatch:
         """Read the notices, check the versions of files, and notify their engines."""
         try:
             if self._hear(found):
-                self._look_at_all()
+                with self._lock:
+                    files = list(self._files.values())
+                for file in files:
+                    file.notifier.look(file.version)
             for file in due:
                 file.look_at = file.notifier.next_poll(file.poll)
                 if file.notifier.is_due(file.poll):
@@ -130,13 +134,6 @@ class FileWatch:
             if key.data is not None:
                 lost |= key.data.hear()
         return lost
-
-    def _look_at_all(self) -> None:
-        """Check the versions of all files."""
-        with self._lock:
-            files = list(self._files.values())
-        for file in files:
-            file.notifier.look(file.version)
 
 
 def _wakeup() -> tuple[int, int]:

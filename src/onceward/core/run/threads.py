@@ -114,7 +114,8 @@ class EngineThreads:
         self.rests = open_files.Rests(open_files.trim)
         """Frees the memory of files that are not in use."""
         self._rest = EngineTask("onceward-rest", self.rests.rest_quiet_files)
-        self._files = FileWatch(self._lock)
+        self.files = FileWatch(self._lock)
+        """The files that it watches."""
         self._rests = False
         """Whether the heartbeat waits for a task."""
         self._dozes = False
@@ -276,27 +277,17 @@ class EngineThreads:
     def watch(
         self, notifier: Notifier, side: Direction, version: Callable[[], int], poll: float
     ) -> None:
-        """Listen for other processes' commits to a file; one ``unwatch`` undoes each call."""
+        """Listen for other processes' commits to a file; one ``files.remove`` undoes each call."""
         self.plan(self._rest, open_files.REST_PERIOD)
         with self._lock:
-            self._files.add(notifier, side, version, poll)
+            self.files.add(notifier, side, version, poll)
             self._wake_waiting()
-
-    def unwatch(self, notifier: Notifier) -> None:
-        """Stop listening for a file that no other engine watches."""
-        with self._lock:
-            self._files.remove(notifier)
 
     def poll(self, source: Readable) -> None:
         """Call ``hear`` of *source* on the thread that waits, while its descriptor is readable."""
         with self._lock:
-            self._files.poll(source)
+            self.files.poll(source)
             self._wake_waiting()
-
-    def unpoll(self, source: Readable) -> None:
-        """Undo ``poll``; called before the descriptor is closed."""
-        with self._lock:
-            self._files.unpoll(source)
 
     # -- threads ----------------------------------------------------------------------------
 
@@ -324,7 +315,7 @@ class EngineThreads:
 
     def _wake_waiting(self) -> None:
         if self._waits and not self._woken:
-            self._files.end_wait()
+            self.files.end_wait()
             self._woken = True
 
     def _serve(self) -> None:
@@ -393,16 +384,16 @@ class EngineThreads:
 
     def _wait(self) -> None:
         """Wait until a file has something, a task is due, or the wait is ended."""
-        found = self._files.wait(self._seconds())
+        found = self.files.wait(self._seconds())
         with self._lock:
-            self._files.clear(found, woken=self._woken)
+            self.files.clear(found, woken=self._woken)
             self._waits = self._woken = False
             self._holding.add(get_ident())  # it is about to take a task
             now = monotonic()
             while self._alarms and self._alarms[0].at <= now:
                 self._ring(heapq.heappop(self._alarms), now)
-            looks = self._files.due(now)
-        self._files.look(found, looks)
+            looks = self.files.due(now)
+        self.files.look(found, looks)
 
     def _ring(self, alarm: _Alarm, now: float) -> None:
         """Queue the task of an alarm if it is due, else set it another one."""
@@ -419,7 +410,7 @@ class EngineThreads:
         with self._lock:
             now = monotonic()
             first = self._alarms[0].at if self._alarms else math.inf
-            soonest = min(first, self._files.next_look, now + LONGEST)
+            soonest = min(first, self.files.next_look, now + LONGEST)
             self._waits_until = now if self._queue else soonest
             return max(0.0, self._waits_until - now)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from onceward.core.end.sent import ID
 from onceward.core.rows import outbox, tickets
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send import limits
-from onceward.core.send.compose import Composer, OutgoingMessage
+from onceward.core.send.compose import Composer
 from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, Hold
 from onceward.errors import Conflict, InvalidMessage
 from onceward.file.connection import ConstraintError, raise_meant, schema_damage

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from typing_extensions import TypeForm
 
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.add import Outbox, add_request
-from onceward.core.send.compose import EVERY_AGENT, OutgoingMessage
+from onceward.core.send.compose import EVERY_AGENT
 from onceward.core.send.tasks import task
 from onceward.errors import StoreError
 from onceward.file.connection import raise_meant, translate_error

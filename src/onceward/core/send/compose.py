@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -48,52 +49,6 @@ ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PAIR: Final = 2
 TEMPLATES_MAX: Final = 4096
 """Maximum templates of one generation; two are kept."""
-
-
-class OutgoingMessage(NamedTuple):
-    """A message that only needs to be stored."""
-
-    headers: FrameHeaders
-    """Its options, which all copies of a message share, except for the recipient."""
-    id: str
-    recipient: str
-    frame: str
-    digest: bytes
-    created_at: Millis
-    due_at: Millis | None = None
-    held_by: str | None = None
-    """``channel:NAME`` or ``limit:SCOPE:NAME``; None if nothing holds it."""
-    body_id: int | None = None
-    """The number of a body that is stored separately; the frame then ends before it."""
-    body: str | None = None
-    """The text of a body that is stored separately; not a column of the outbox."""
-    sending: ObservedSend | None = None
-    """Its send, for observers; not a column of the outbox."""
-
-    @property
-    def session(self) -> str:
-        """The conversation."""
-        return self.headers.session
-
-    @property
-    def type(self) -> str:
-        """Wire name of its type."""
-        return self.headers.type
-
-    @property
-    def correlation_id(self) -> str | None:
-        """Id of the conversation's first message; None if it is the first."""
-        return self.headers.correlation_id
-
-    @property
-    def text(self) -> str:
-        """The whole frame, with its body."""
-        return self.frame if self.body is None else f"{self.frame}{self.body}}}"
-
-    @property
-    def caller_chose_id(self) -> bool:
-        """Whether the caller chose the id or a key, so that the message may be a repetition."""
-        return self.headers.chosen_id or self.headers.key is not None
 
 
 class Template(NamedTuple):

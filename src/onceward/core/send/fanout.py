@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from onceward.core.send.compose import Composer, OutgoingMessage, size_of, with_headers
+from onceward.core.rows.outbox import OutgoingMessage
+from onceward.core.send.compose import Composer, size_of, with_headers
 from onceward.errors import InvalidMessage, UnknownRecipient, refuse
 from onceward.message.body import encode
 from onceward.message.clock import Millis

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from onceward.core.end import sent
 from onceward.core.rows import limits, outbox
-from onceward.core.send.compose import OutgoingMessage
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.errors import FileLimit, OutboxLimit, RateLimited
 from onceward.file.connection import ConstraintError
 from onceward.file.database import Database

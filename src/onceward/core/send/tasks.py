@@ -12,8 +12,8 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.add import Outbox
-from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import Conflict, InvalidMessage, TooLarge
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import Frame

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from onceward.core.accept.policy import Endings
 from onceward.core.end import sent
 from onceward.core.rows import senders, tickets
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.add import NO_ASKER, add_if_possible
-from onceward.core.send.compose import OutgoingMessage
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from onceward.core.contract import Opening
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send.add import Outbox
-from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.fanout import Fanout, compose_fanout
 from onceward.errors import UnknownChannel
 from onceward.features.channels import channel_posts, closed

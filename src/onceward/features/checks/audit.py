@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from onceward.core.contract import Opening
-from onceward.core.send.compose import OutgoingMessage
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.features.checks.invariants import DAMAGED, Violation
 from onceward.file.database import Database
 from onceward.hooks import AuditLog

@@ -16,8 +16,8 @@ from typing_extensions import TypeForm
 
 from onceward.core.handle.call import CallHome, HandlerDeps, Suspended
 from onceward.core.rows import tickets
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.add import Asker, add_request
-from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import (
     AnswerTimeout,
     Conflict,

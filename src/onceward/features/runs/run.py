@@ -19,10 +19,10 @@ from onceward.core.handle.signatures import (
     refuse_handler,
     required,
 )
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.run.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
-from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.fanout import to_subscribers
 from onceward.core.send.tasks import task
 from onceward.errors import RunLost

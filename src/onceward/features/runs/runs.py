@@ -11,12 +11,12 @@ from onceward.core.end import received
 from onceward.core.end.received import SettledMessage
 from onceward.core.rows import inbox, lanes, limits
 from onceward.core.rows.lanes import Lease, LeasedMessage
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import tasks
 from onceward.core.send.add import Outbox
 from onceward.core.send.block import Transaction
-from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.tasks import TaskOutcome
 from onceward.errors import RunLost
 from onceward.features.runs import session_queues

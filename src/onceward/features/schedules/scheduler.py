@@ -6,8 +6,8 @@ import json
 from functools import partial
 from typing import Any
 
+from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.add import Outbox
-from onceward.core.send.compose import OutgoingMessage
 from onceward.errors import OncewardError, StoreError
 from onceward.features.schedules import schedules
 from onceward.features.schedules.declarations import Declarations
