@@ -26,8 +26,9 @@ NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE {SESSION} GLOB h
 READY: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
+   AND (:session IS NULL OR {SESSION} = :session)
  {URGENT_FIRST}
- LIMIT ?
+ LIMIT :limit
 """
 READY_KINDS: Final = f"""
 SELECT _onceward_lanes.lane_id, token, isolate_upto_seq, _onceward_lanes.session IS NULL,
@@ -53,12 +54,6 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_la
    AND (:session IS NULL OR {SESSION} = :session)
  {URGENT_FIRST}
  LIMIT :limit
-"""
-READY_FOR: Final = f"""
-SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
- WHERE head_seq IS NOT NULL AND due_at IS NULL AND {SESSION} = ? AND {ORDINARY}
- {URGENT_FIRST}
- LIMIT ?
 """
 LANE_OF: Final = """
 SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
@@ -134,8 +129,7 @@ def agenda(read: Rows) -> Agenda:
 
 def next_due(read: Rows) -> Millis | None:
     """Return when the first backed-off or leased lane is due."""
-    due_at: Millis | None = read(NEXT_DUE, ())[0][0]
-    return due_at
+    return cast("Millis | None", read(NEXT_DUE, ())[0][0])
 
 
 def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]:
@@ -145,8 +139,7 @@ def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]
     Lanes whose heads belong to sessions with runs are excluded. *shared* means that several
     sessions share the lane: ``before_runs`` limits how far it may be claimed.
     """
-    rows = read(READY, (limit,)) if session is None else read(READY_FOR, (session, limit))
-    return cast("list[ReadyLane]", rows)
+    return cast("list[ReadyLane]", read(READY, {"session": session, "limit": limit}))
 
 
 def in_turn(found: list[ReadyLane], served: Container[int]) -> list[ReadyLane]:

@@ -14,13 +14,10 @@ from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 
 LANE_FIELDS: Final = "lane_id, token, owner, leased_seqs, isolate_upto_seq, late_at, sender"
-DUE: Final = f"SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at <= ?"
-LEASED: Final = f"""
-SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE lane_id = ? AND owner IS NOT NULL
-"""
-LEASED_BY: Final = f"""
-SELECT {LANE_FIELDS} FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner = ?
-"""
+LANES: Final = f"SELECT {LANE_FIELDS} FROM _onceward_lanes"
+DUE: Final = f"{LANES} WHERE due_at <= ?"
+LEASED: Final = f"{LANES} WHERE lane_id = ? AND owner IS NOT NULL"
+LEASED_BY: Final = f"{LANES} WHERE due_at IS NOT NULL AND owner = ?"
 # Noted calls whose claim was never committed: their lane still has the token from before. A call
 # with an id is of a message that was not stored then; it may be now, or have ended.
 UNDONE: Final = """

@@ -485,7 +485,6 @@ def release(
     named = held.named | {"ended": "[]", "rest": None, "due_at": due_at}
     if broken:  # also if the claim was rolled back with its handlers' writes
         tx.run(CAREFUL, (max(seqs), held.lane_id))
-    if not tx.run(SETTLE, named):
-        return
-    if held.isolate and held.counted is not broken:
+    released = tx.run(SETTLE, named) > 0
+    if released and held.isolate and held.counted is not broken:
         inbox.count_attempts(tx, seqs[0], 1 if broken else -1)
