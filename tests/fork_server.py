@@ -2,8 +2,9 @@
 Fork programs from a process that has imported what they import; see ``forking``.
 
 A program runs as ``python`` runs it, with its own words, environment, folder, session, streams and
-``__main__``, and the interpreter ends it. It differs in what is imported already, and in ``/proc``,
-which shows the words of this server. The server has one thread, and opens nothing.
+``__main__``, and it ends after its threads and what it has registered for its end. It differs in
+what is imported already, and in ``/proc``, which shows the words of this server. The server has one
+thread, and opens nothing.
 """
 
 from __future__ import annotations
@@ -38,19 +39,35 @@ PACKAGES: Final = (
     "rich.markdown", "tenacity", "uvicorn.server",
 )  # fmt: skip
 """Imported with all below them."""
-LATER: Final = {"inspect": "onceward.ops.inspector", "mcp": "onceward.ops.mcp"}
-"""Packages that the first program with a word needs; their libraries take longest."""
+LATER: Final = {
+    "inspect": "onceward.ops.inspector",
+    "mcp": "onceward.ops.mcp",
+    "orm_child.py": "onceward.integrations.sqlalchemy",
+}
+"""Packages that the first program of a word, or of a name, needs: their libraries take longest."""
+BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def main() -> None:
     """Serve until there are no more requests; in a fork, run its program."""
-    atexit.register(_keep_libraries)  # first, so it is called last
+    codes = list[int]()
+    atexit.register(_end, codes)  # first, so it is called last
     sys.path[: 1 + len(_python_path())] = []
     for name in PACKAGES:
         _import(name)
     gc.collect()
     gc.freeze()
-    _run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    words, here = _serve(socket.socket(fileno=int(sys.argv[1]))), os.getpid()
+    code: object = ""
+    try:
+        _run(words)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+        raise
+    finally:
+        if isinstance(code, int) and os.getpid() == here:  # not in a fork of the program's own
+            codes.append(code)
 
 
 def _import(name: str) -> None:
@@ -62,7 +79,7 @@ def _import(name: str) -> None:
 
 
 def _import_later(words: Collection[str]) -> None:
-    for word in LATER.keys() & words:
+    for word in LATER.keys() & {Path(word).name for word in words}:
         _import(LATER.pop(word))
         gc.freeze()
 
@@ -147,6 +164,30 @@ def _run(words: Sequence[str]) -> None:
         sys.path.insert(0, str(file.resolve().parent))
         main.__file__ = path
     exec(compile(text, path, "exec"), vars(main))  # noqa: S102 - what this module is for
+
+
+def _end(codes: Sequence[int]) -> None:
+    """
+    End a program here that has returned or exited, and has closed its agents' files.
+
+    The interpreter would first take everything apart, which takes longer than most programs: this
+    process would copy all that it shares with the server.
+    """
+    if codes and not sys.modules["onceward.file.open_files"].files and _flush():
+        os._exit(codes[0])
+    _keep_libraries()
+
+
+def _flush() -> bool:
+    """Write what the program's open files hold; return whether there was no error."""
+    gc.collect()
+    try:
+        for each in (sys.stdout, sys.stderr, *gc.get_objects()):
+            if issubclass(type(each), BUFFERED) and not each.closed and each.writable():
+                each.flush()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _keep_libraries() -> None:

@@ -86,6 +86,45 @@ def test_a_fork_ends_as_a_process_does(program: str) -> None:
     assert ENDS[program] == child.returncode
 
 
+LEFT = """
+from onceward import Postbox
+text = open("text", "w")
+text.write("left")
+box = Postbox("a.db", agent="a", start=False)
+print("said")
+"""
+
+
+def left(kind: type[Any], program: str, folder: Path, *, heard: bool) -> list[Any]:
+    """Return what a program leaves in its folder, what it says where it is heard, and its code."""
+    folder.mkdir()
+    out, into = os.pipe()
+    if not heard:
+        os.close(out)
+    command, env = [*PYTHON, "-c", program], {**os.environ, "PYTHONUNBUFFERED": ""}
+    with kind(command, stdout=into, stderr=subprocess.DEVNULL, cwd=folder, env=env) as process:
+        os.close(into)
+    said = b""
+    if heard:
+        with os.fdopen(out, "rb") as stream:
+            said = stream.read()
+    return [*sorted(each.name for each in folder.iterdir()), said, process.returncode]
+
+
+@pytest.mark.parametrize("last", ["", "box.close()"])
+@pytest.mark.parametrize(("heard", "end"), [(True, [b"said\n", 0]), (False, [b"", 120])])
+def test_a_fork_leaves_what_a_process_does(
+    tmp_path: Path, last: str, *, heard: bool, end: list[Any]
+) -> None:
+    """Open files are written and closed, and what cannot be written any more is an error."""
+    program = f"{LEFT}{last}"
+    found = left(Forked, program, tmp_path / "fork", heard=heard)
+
+    assert left(subprocess.Popen, program, tmp_path / "process", heard=heard) == found
+    assert end == found[-2:]
+    assert "left" == (tmp_path / "fork" / "text").read_text()
+
+
 def test_a_fork_has_nothing_of_another(tmp_path: Path) -> None:
     """What one program imports and sets, the next does not find."""
     program = "import os, sys; print(hasattr(os, 'left')); os.left = sys.path.append('/left')"
