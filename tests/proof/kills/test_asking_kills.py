@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.forking import Forked
 from tests.proof.seed import proof_seed, size
 from tests.waiting import until
 
@@ -64,7 +65,7 @@ def test_each_question_is_asked_once(tmp_path: Path, aloud: Callable[[object], N
         Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
 
     def begin(name: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", PROCESS, tmp_path, name])
+        return Forked([sys.executable, "-c", PROCESS, tmp_path, name])
 
     team = {name: begin(name) for name in ("bob", "oracle")}
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.forking import Forked
 from tests.proof.seed import proof_seed, size
 from tests.waiting import until
 
@@ -107,7 +108,7 @@ def torture(folder: Path, kills: int, mistake: str = "") -> Outcome:
 
     def begin(name: str) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-c", TEAM[name], str(folder), str(dice.getrandbits(32)), mistake]
-        return subprocess.Popen(words)
+        return Forked(words)
 
     team = {name: begin(name) for name in TEAM}
     try:

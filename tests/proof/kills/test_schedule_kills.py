@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.forking import Forked
 from tests.proof.plant import replaced
 from tests.proof.seed import proof_seed, size
 from tests.waiting import until
@@ -66,7 +67,7 @@ def torture(path: Path, kills: int, dice: random.Random, advance: str) -> None:
     def begin() -> subprocess.Popen[bytes]:
         jump = dice.choice((0, 0, 20, -20, 300))
         words = [sys.executable, "-c", PROCESS, str(path), str(now + jump), advance]
-        return subprocess.Popen(words, stdout=subprocess.PIPE)
+        return Forked(words, stdout=subprocess.PIPE)
 
     both = [begin(), begin()]
     try:
@@ -132,10 +133,7 @@ def test_a_date_that_is_not_compared_is_sent_twice(tmp_path: Path) -> None:
     careless = replaced(schedules.ADVANCE, compared, "")
     path, now = tmp_path / "bob.db", 1_700_000_000 - 100 * time.time()
     Postbox(path, agent="bob", start=False).close()
-    both = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, path, str(now), careless])
-        for _ in range(2)
-    ]
+    both = [Forked([sys.executable, "-c", PROCESS, path, str(now), careless]) for _ in range(2)]
     try:
         until(lambda: any(len(set(sent)) != len(sent) for sent in dates(path).values()))
     finally:

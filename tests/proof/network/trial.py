@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from tests.forking import Forked
 from tests.proof.network.proxy import FAULTS, spoiling
 
 from onceward import Agent, Context, Postbox
@@ -141,7 +142,7 @@ def judge(effects: list[tuple[str, int]], messages: int) -> list[str]:
 def start(home: Path, port: int, alice: str) -> subprocess.Popen[bytes]:
     """Start Bob's process, and wait until it serves."""
     command = [sys.executable, "-m", __spec__.name, str(home), str(port), alice]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    child = Forked[bytes](command, stdout=subprocess.PIPE, cwd=ROOT)
     assert child.stdout is not None
     with child.stdout as said:
         said.readline()
