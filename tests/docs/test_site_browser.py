@@ -145,6 +145,9 @@ def test_the_search_finds_a_method(open_page: Open) -> None:
         ("workflow", "coming-from/dbos/"),
         ("django-rq", "coming-from/rq/"),
         ("kiq", "coming-from/taskiq/"),
+        ("activity", "coming-from/temporal/"),
+        ("kickoff", "coming-from/crewai/"),
+        ("shared state", "explanation/agent-state/"),
     ],
 )
 def test_the_search_knows_the_words_of_other_tools(open_page: Open, words: str, page: str) -> None:
