@@ -789,3 +789,26 @@ def test_a_savepoint_in_a_block_that_began_in_the_session_fails_alone(
             nested.rollback()
 
     assert ([2], ["1"]) == stored(box)
+
+
+def test_an_engine_opens_the_postbox_for_its_first_connection(tmp_path: Path) -> None:
+    """A function in place of the postbox is called when it is needed, and again after a close."""
+    opened: list[Postbox] = []
+
+    def box() -> Postbox:
+        if not opened or opened[-1]._closed:
+            opened.append(Postbox(tmp_path / "a.db", agent="a", hold_unknown=True, start=False))
+        return opened[-1]
+
+    db = engine(box, foreign_keys=True)
+    before = list(opened)
+    Base.metadata.create_all(db)
+    for number in (1, 2):
+        with Session(db) as session, session.begin():
+            session.add(Invoice(id=number, cents=1))
+            transaction(session).send("b", number, type="invoice")
+        [(rows,)] = opened[-1].query("SELECT count(*) FROM onceward_outbox")
+        assert number == rows
+        opened[-1].close()
+
+    assert ([], 2) == (before, len(opened))

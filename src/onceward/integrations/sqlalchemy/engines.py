@@ -39,7 +39,10 @@ class EngineOptions(TypedDict, total=False):
 
 
 def engine(
-    box: Postbox | AsyncPostbox, *, foreign_keys: bool = False, **options: Unpack[EngineOptions]
+    box: Postbox | AsyncPostbox | Callable[[], Postbox],
+    *,
+    foreign_keys: bool = False,
+    **options: Unpack[EngineOptions],
 ) -> Engine:
     """
     Return an engine whose transactions are those of an open postbox.
@@ -51,15 +54,36 @@ def engine(
     that only reads never waits for a writer. With AUTOCOMMIT each statement is a transaction.
     *foreign_keys* has SQLite check foreign keys, for all users of the open file.
 
+    *box* may be a function that returns the open postbox: it is called for each connection, so
+    that nothing is open before a server forks.
+
     Raises:
         StoreError: the postbox is closed.
 
     """
+    if not isinstance(box, Postbox | AsyncPostbox):
+        return _opening(box, options, foreign_keys=foreign_keys)
     plain = box if isinstance(box, Postbox) else box._plain
     if foreign_keys:
         plain._db.enforce_foreign_keys()
     made = _engine_of(plain._outbox, options)
     apart.watch(plain, made)
+    return made
+
+
+def _opening(
+    opened: Callable[[], Postbox], options: EngineOptions, *, foreign_keys: bool
+) -> Engine:
+    """Return an engine whose connections ask a function for the postbox."""
+
+    def connect() -> Connection:
+        box = opened()
+        if foreign_keys and not box._db._enforces:
+            box._db.enforce_foreign_keys()
+        apart.watch(box, made)
+        return Connection(box._outbox)
+
+    made = create_engine(URL, creator=connect, poolclass=NullPool, **options)
     return made
 
 

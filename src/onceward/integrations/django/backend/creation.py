@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -37,7 +38,7 @@ class DatabaseCreation(creation.DatabaseCreation):
             return str(given)
         alias = self.connection.alias
         if alias not in _folders:
-            where = MEMORY if MEMORY.is_dir() else None
+            where = MEMORY if MEMORY.is_dir() and "TMPDIR" not in os.environ else None
             _folders[alias] = tempfile.mkdtemp(prefix="onceward-test-", dir=where)
         return str(Path(_folders[alias]) / f"{postboxes.agent_name(self.connection)}.db")
 

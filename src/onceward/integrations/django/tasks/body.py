@@ -6,8 +6,6 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django.conf import settings
-from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from onceward.integrations.django.tasks.library import (
@@ -89,14 +87,6 @@ def result_of(task: Task, message_id: str, body: Body, **known: Any) -> TaskResu
         backend=task.backend,
         **{**fields, **known},
     )
-
-
-def moment(millis: int | None) -> dt.datetime | None:
-    """Return a stored time as Django has times: aware if USE_TZ."""
-    if millis is None:
-        return None
-    aware = dt.datetime.fromtimestamp(millis / 1000, tz=dt.UTC)
-    return aware if settings.USE_TZ else timezone.make_naive(aware)
 
 
 def change(result: TaskResult, **fields: Any) -> None:

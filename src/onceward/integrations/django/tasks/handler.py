@@ -11,7 +11,6 @@ from onceward import Context
 from onceward.integrations.django.tasks.body import (
     Body,
     change,
-    moment,
     result_of,
     task_of,
 )
@@ -25,6 +24,7 @@ from onceward.integrations.django.tasks.library import (
     task_finished,
     task_started,
 )
+from onceward.integrations.django.times import moment
 from onceward.message.clock import SystemClock
 
 

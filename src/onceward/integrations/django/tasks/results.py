@@ -6,13 +6,14 @@ import json
 import re
 from typing import Any, Final, NamedTuple
 
-from onceward.integrations.django.tasks.body import change, moment, result_of, task_of
+from onceward.integrations.django.tasks.body import change, result_of, task_of
 from onceward.integrations.django.tasks.library import (
     TaskError,
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
 )
+from onceward.integrations.django.times import moment
 
 # Of several rows of one message the first counts: at its recipient, among the dead, at its sender.
 MESSAGE: Final = """
