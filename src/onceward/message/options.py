@@ -490,6 +490,12 @@ class StepOptions(TypedDict, total=False):
     """Store the last error: later calls of the handler get it, and the function is not called."""
     tx: bool | None
     """Commit the function's writes, its messages and its result in one commit."""
+    timeout: Span | None
+    """
+    Maximum time of one call of the function, after which it fails with TimeoutError.
+
+    A coroutine is cancelled; a plain function fails once it returns. ``step.extend`` prolongs it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -502,6 +508,8 @@ class StepRules:
     """When the function is called again; None for never."""
     keep_failure: bool = False
     tx: bool = False
+    timeout: float | None = None
+    """Seconds."""
 
 
 PLAIN_STEP: Final = StepRules()
@@ -511,6 +519,7 @@ READ_STEP: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "version": lambda name, given: given if given == "" else plain_text(name, given),
     "keep_failure": _flag,
     "tx": _flag,
+    "timeout": positive_span,
 }
 """A reader for each option of a step, besides those of ``RETRIES``."""
 same_names("a step", StepOptions.__annotations__, [*READ_STEP, *RETRIES])

@@ -18,7 +18,8 @@ from onceward.features.steps.steps import OUTPUT, RUNNING, RunningStep
 from onceward.features.steps.verbs import StepFunction, WithSteps
 from onceward.message.ids import new_token
 from onceward.message.names import check_function
-from onceward.message.options import StepOptions, step_rules
+from onceward.message.options import StepOptions, positive_span, step_rules
+from onceward.message.times import Span
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,6 +68,20 @@ class StepDecorator:
         if found is None:
             raise InvalidArgument("this step has no transaction: set tx=True")
         return found
+
+    def extend(self, seconds: Span) -> None:
+        """
+        Let this call of the function take *seconds* from now, if its step has a timeout.
+
+        A function that works in parts and calls this after each has a time limit for each part.
+
+        Raises:
+            TimeoutError: the time has passed already; the step has failed.
+
+        """
+        limit = self._running("extend").limit
+        if limit is not None:
+            limit.extend(positive_span("seconds", seconds))
 
     def stream(self, name: str | None = None) -> OutputStream:
         """

@@ -41,6 +41,7 @@ from onceward.features.steps.arguments import (
     result_type,
 )
 from onceward.features.steps.stored import StepName, StepRecord
+from onceward.features.steps.time_limit import TimeLimit
 from onceward.features.steps.verbs import StepFunction, Streams
 from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
@@ -84,6 +85,7 @@ class RunningStep:
     """Nested steps, by name, that its function has called as plain functions."""
     context: Any = None
     """The ``step.context`` of its function: None, or what an integration offers there."""
+    limit: TimeLimit | None = None
 
     @property
     def key(self) -> str:
@@ -178,6 +180,8 @@ class MessageSteps:
                 return begun.value
             if rules.tx:
                 return await off_loop.call(partial(self._call_in_tx, begun, work))
+            if coroutine and rules.timeout is not None:
+                work = partial(_in_time, work)
             work = work if coroutine else partial(on_thread, work)
             return await self._await_function(begun, work, off_loop)
 
@@ -213,20 +217,25 @@ class MessageSteps:
 
     @contextmanager
     def _running(self, begun: StepCall, tx: Transaction | None = None) -> Iterator[None]:
-        """Make ``step.key`` a step's key."""
+        """Make ``step.key`` a step's key; raise TimeoutError if its function takes too long."""
         name = str(begun.name)
+        span = begun.rules.timeout
+        limit = None if span is None else TimeLimit(name, span)
         running = RunningStep(
             made_key=partial(self._key, begun.name),
             name=name,
             attempt=begun.failed + 1,
             tx=tx,
             within=self,
+            limit=limit,
         )
         self.passed("before-step", name)
         before = RUNNING.set(running)
         try:
             with self._observed(begun):
                 yield
+                if limit is not None:
+                    limit.check()
         finally:
             RUNNING.reset(before)
         self.passed("after-step", name)
@@ -652,6 +661,13 @@ class MessageSteps:
         if name is None:
             name = running.name if running is not None and running.within is self else OUTPUT
         return self._streams.open(name)
+
+
+async def _in_time(work: Callable[[], Any]) -> Any:
+    """Await the function of the running step, within its time limit."""
+    running = RUNNING.get()
+    limit = None if running is None else running.limit
+    return await work() if limit is None else await limit.await_in_time(work())
 
 
 def _pass(_point: str, _step: str) -> None:
