@@ -34,6 +34,7 @@ SECTIONS = {
     "The file, agents, peers and pages": (
         "AgentFile Health Violation Repair Agents AgentInfo Peers PeerInfo Page"
     ),
+    "Groups": "Groups Group GroupInfo GroupDone",
     "Schedules": "Schedules Schedule Tick",
     "Limits": "Limits LimitInfo DropRecord",
     "Dead letters": ("DeadLetters DeadLetterFilter ReplayResult DeadLetter"),
@@ -51,7 +52,7 @@ SECTIONS = {
     "The same, awaitable": (
         "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "
         "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "
-        "AsyncSchedules AsyncLimits AsyncRuns AsyncSessions AsyncAgentFile"
+        "AsyncGroups AsyncGroup AsyncSchedules AsyncLimits AsyncRuns AsyncSessions AsyncAgentFile"
     ),
     "Settings and policies": "Settings Tuning RetryPolicy",
     "Hooks": ("LogHook AuditLog Observer Sending Handling SendFacts Attempt"),

@@ -35,6 +35,7 @@ ASYNC_MODULES = (
     "onceward.features.channels.aio",
     "onceward.features.limits.aio",
     "onceward.features.mailboxes.aio",
+    "onceward.features.groups.aio",
     "onceward.features.schedules.aio",
     "onceward.features.runs.aio",
     "onceward.features.runs.run",

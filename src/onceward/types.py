@@ -17,6 +17,7 @@ if _typing.TYPE_CHECKING:
     from onceward.features.checks.health import Health
     from onceward.features.checks.invariants import Violation
     from onceward.features.checks.repairs import Repair
+    from onceward.features.groups.done import GroupDone
     from onceward.features.history.journey import Journey
     from onceward.features.mailboxes.aio import AsyncMailbox
     from onceward.features.mailboxes.api import HandlerTransaction
@@ -26,7 +27,7 @@ if _typing.TYPE_CHECKING:
     from onceward.message.dates import Schedule
     from onceward.message.names import AgentInfo
     from onceward.message.options import SendOptions
-    from onceward.message.record import Cancellation, Cancellations, Page, Status
+    from onceward.message.record import Cancellation, Cancellations, GroupInfo, Page, Status
 
 __all__ = [
     "AgentInfo",
@@ -41,6 +42,8 @@ __all__ = [
     "Chunk",
     "DeadLetter",
     "Ended",
+    "GroupDone",
+    "GroupInfo",
     "HandlerTransaction",
     "Health",
     "Journey",
@@ -73,6 +76,8 @@ _MODULES = {
     "Status": "message.record",
     "StreamItem": "features.streams.reading",
     "DeadLetter": "core.rows.dead_letters",
+    "GroupDone": "features.groups.done",
+    "GroupInfo": "message.record",
     "HandlerTransaction": "features.mailboxes.api",
     "Health": "features.checks.health",
     "Journey": "features.history.journey",

@@ -16,6 +16,7 @@ from onceward.errors import InvalidArgument
 VERBS = {
     "ask",
     "gather",
+    "group",
     "now",
     "random",
     "request",
@@ -44,7 +45,7 @@ def test_the_core_has_no_verb_of_a_feature() -> None:
 
     assert [] == [verb for verb in VERBS for each in core if hasattr(each, verb)]
     assert {"requests", "steps", "streams"} == set(CALL_PARTS)
-    assert 2 == sum(each.verbs is not None for each in CALLS)
+    assert 3 == sum(each.verbs is not None for each in CALLS)
 
 
 def test_a_handler_may_name_the_class_with_or_without_verbs() -> None:

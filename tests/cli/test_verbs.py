@@ -10,6 +10,7 @@ from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.peers import Peers
 from onceward.features.channels.api import Channels
+from onceward.features.groups.api import Groups
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import Mailboxes
 from onceward.features.polling.api import Sessions
@@ -128,6 +129,12 @@ VERBS: dict[type, dict[str, str]] = {
         "resume": "resume",
         "run_maintenance": "work",
         "stats": "stats",
+    },
+    Groups: {
+        "begin": f"{CODE}what the group sends",
+        "get": "groups ls",
+        "list": "groups ls",
+        "messages": "groups ls",
     },
     Schedules: {
         "add": "schedules add",

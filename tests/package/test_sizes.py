@@ -15,9 +15,9 @@ FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
     "core": 10_440,  # progress of plain messages; the bridge to event loops
-    "features": 9_270,  # results and status of any message; typed gather; steps
+    "features": 9_570,  # groups; timeouts of steps; results and status of any message
     "file": 4_385,  # notes with an id; the verbs that delete ended rows, queries; sockets
-    "message": 3_675,  # status of a message; final answers; retry policies as text; hints
+    "message": 3_690,  # status of a message; final answers; retry policies as text; hints
     "api": 2_360,  # status; typed gather; handlers and functions that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker
     "ops": 11_250,  # a word of the shell for each hint; channel delete

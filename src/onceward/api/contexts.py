@@ -15,20 +15,21 @@ from onceward.core.handle.call import Complete
 from onceward.core.run.async_face import AsyncFace
 
 if TYPE_CHECKING:
+    from onceward.features.groups.verbs import AsyncWithGroups, WithGroups
     from onceward.features.requests.verbs import AsyncWithReplies, WithReplies
     from onceward.features.runs import run
     from onceward.features.steps.verbs import AsyncWithSteps, WithSteps
 
-    class Context(context.Context, WithSteps, WithReplies):
+    class Context(context.Context, WithSteps, WithReplies, WithGroups):
         """Writes and messages of a handler; see ``onceward.Context``."""
 
-    class AsyncContext(AsyncWithSteps, AsyncWithReplies, context.AsyncContext):
+    class AsyncContext(AsyncWithSteps, AsyncWithReplies, AsyncWithGroups, context.AsyncContext):
         """Writes and messages of an ``async def`` handler; see ``onceward.AsyncContext``."""
 
-    class Run(run.Run, WithSteps, WithReplies):
+    class Run(run.Run, WithSteps, WithReplies, WithGroups):
         """One call of a session's handler; see ``onceward.Run``."""
 
-    class AsyncRun(AsyncWithSteps, AsyncWithReplies, run.AsyncRun):
+    class AsyncRun(AsyncWithSteps, AsyncWithReplies, AsyncWithGroups, run.AsyncRun):
         """One call of a session's ``async def`` handler; see ``onceward.AsyncRun``."""
 
 

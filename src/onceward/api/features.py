@@ -25,6 +25,7 @@ NAMES: Final = (
     "mailboxes",
     "cancellation",
     "requests",
+    "groups",
     "batches",
     "runs",
     "handler_limits",

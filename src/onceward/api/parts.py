@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from onceward.core.handle.bridge import FileBridge
     from onceward.features.channels.aio import AsyncChannels
     from onceward.features.channels.api import Channels
+    from onceward.features.groups.aio import AsyncGroups
+    from onceward.features.groups.api import Groups
     from onceward.features.limits.aio import AsyncLimits
     from onceward.features.limits.api import Limits
     from onceward.features.mailboxes.aio import AsyncMailboxes
@@ -39,6 +41,8 @@ class PostboxParts:
     _opening: Opening
     channels: Channels
     """The channels of the home."""
+    groups: Groups
+    """Groups of messages, whose completion is a message."""
     limits: Limits
     """Limits of the file: messages, bytes, rates."""
     mailboxes: Mailboxes
@@ -56,6 +60,8 @@ class AsyncPostboxParts:
 
     channels: AsyncChannels
     """The channels of the home."""
+    groups: AsyncGroups
+    """Groups of messages, whose completion is a message."""
     limits: AsyncLimits
     """Limits of the file: messages, bytes, rates."""
     mailboxes: AsyncMailboxes

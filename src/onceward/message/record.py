@@ -140,6 +140,32 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group of messages; ``box.groups`` returns it."""
+
+    id: str
+    session: str
+    recipient: str
+    """Agent that gets a message when all of them have ended."""
+    type: str
+    """Type of the message that tells it."""
+    sent: int
+    """Messages of the group."""
+    open: int
+    """Those that have not ended."""
+    failed: int
+    """Those that have ended and were not handled."""
+    created_at: Millis
+    ended_at: Millis | None
+    """When the message of its end was sent."""
+    message_id: str | None
+    """That message."""
+    last_error: str | None
+    """Why that message could not be sent yet; it is tried again."""
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Cancellation:
     """The outcome of cancelling a message; true only if it certainly takes no effect."""
 

@@ -12,6 +12,7 @@ from onceward import Postbox
 from onceward.api import agent_file, agents, dead_letters, event_source, peers, session
 from onceward.events import Sent
 from onceward.features.channels import api as channels
+from onceward.features.groups import api as groups
 from onceward.features.limits import api as limits
 from onceward.features.mailboxes import api as mailboxes
 from onceward.features.polling import api as sessions
@@ -34,6 +35,7 @@ CLASSES: Final = (
     mailboxes.Mailboxes,
     mailboxes.Mailbox,
     schedules.Schedules,
+    groups.Groups,
 )
 
 
@@ -72,6 +74,11 @@ def _done(*messages: Any) -> None:
     for message in messages:
         if message is not None:
             message.ack()
+
+
+def _group(y: Bystander) -> None:
+    with y.box.groups.begin(then="y") as group:
+        group.send("y", 1, type="seen")
 
 
 def _pause(y: Bystander) -> None:
@@ -207,6 +214,10 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Mailbox.lease": lambda y: y.mailbox.lease("group"),
     "Mailbox.receive": lambda y: _done(y.mailbox.receive("group")),
     "Mailbox.reset": lambda y: y.mailbox.reset("reader", "latest"),
+    "Groups.begin": _group,
+    "Groups.get": lambda y: y.box.groups.get("none"),
+    "Groups.list": lambda y: y.box.groups.list(),
+    "Groups.messages": lambda y: y.box.groups.messages("none"),
     "Schedules.add": lambda y: y.box.schedules.add("daily", every="1d"),
     "Schedules.list": lambda y: y.box.schedules.list(),
     "Schedules.get": lambda y: y.box.schedules.get("daily"),

@@ -88,6 +88,13 @@ Table acknowledgments:
     _db, _agent, _seq, message_id, correlation_id, channel, participant, status, detail,
     first_at, at, _epoch
 
+Table groups:
+    _db, _agent, _seq, id, session, sender, recipient, type, body, sent, open, failed,
+    created_at, ended_at, message_id, last_error, _epoch
+
+Table group_messages:
+    _db, _agent, _seq, message_id, group_id, reason, ended_at, _epoch
+
 Table transitions:
     _db, _agent, _seq, seq, at, agent, box, id, peer, from_state, to_state, reason, _epoch
 

@@ -68,6 +68,7 @@ TABLE: Final = (
     ("poll", "sessions", "stats"),
     ("history", "", "history thread search"),
     ("limits", "limits", "ls set remove fullness drops"),
+    ("groups", "groups", "ls"),
     ("schedules", "schedules", "ls add remove pause resume run"),
     ("work", "", "work relay"),
     ("home", "", "serve"),
@@ -100,6 +101,7 @@ NOUNS: Final = {
     "runs": "Runs of sessions, and their queues.",
     "sessions": "Sessions and their messages.",
     "limits": "Limits of a file.",
+    "groups": "Groups of messages, whose completion is a message.",
     "schedules": "Messages that are sent repeatedly, at given times.",
     "fleet": "Many agents' files at once: find lost messages, count, export, replay.",
 }
