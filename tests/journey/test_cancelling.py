@@ -376,6 +376,42 @@ def test_the_requests_of_a_cancelled_handler_are_cancelled_too(world: World) -> 
     assert "cancelled" == shop.state(job)
 
 
+@pytest.mark.parametrize("kind", ["handler", "run"])
+def test_a_kept_request_outlives_its_cancelled_handler(world: World, kind: str) -> None:
+    """It is handled to its end, and its reply is there for its id; the others are cancelled."""
+    agent, helper = Agent("billing"), Agent("helper")
+    asked: list[str] = []
+
+    def work(ctx: Context | Run) -> None:
+        tickets = [ctx.request("helper", {"n": n}, type="job", keep=n == 1) for n in (1, 2)]
+        asked[:] = [each.id for each in tickets]
+        ctx.gather(tickets, reply=int)
+
+    if kind == "run":
+        agent.runs("talk", mode="collect", debounce=0)(lambda run: work(run))  # noqa: PLW0108
+    else:
+        agent.on("job")(lambda _, ctx: work(ctx))
+
+    @helper.on("job")
+    def help_out(body: dict[str, int], ctx: Context) -> int:
+        ctx.sleep("1h")
+        return body["n"]
+
+    shop, billing, other = world.open("shop"), world.open(agent), world.open(helper)
+    job = shop.session("talk").send("billing", {}, type="job")
+    world.settle()
+    shop.cancel(job)
+    world.settle()
+    world.wait(3700)
+    world.wait(60)
+
+    states = dict(other.query("SELECT id, state FROM onceward_inbox"))
+    assert ["processed", "cancelled"] == [states[each] for each in asked]
+    assert 1 == billing.result(asked[0], reply=int)
+    with pytest.raises(RequestCancelled):
+        billing.result(asked[1], reply=int)
+
+
 def test_what_a_cancelled_handler_asks_over_is_asked_once(world: World) -> None:
     """A request that its handler has cancelled itself is known to its recipient by one request."""
     agent = Agent("billing")

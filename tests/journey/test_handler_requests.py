@@ -629,8 +629,8 @@ def test_a_request_that_another_worker_has_made_is_not_made_again(world: World) 
     agent, done = Agent("bob"), []
     make = HandlerRequests.find_or_make
 
-    def overtaken(self: HandlerRequests, *given: Any) -> Any:
-        made = make(self, *given)
+    def overtaken(self: HandlerRequests, *given: Any, **named: Any) -> Any:
+        made = make(self, *given, **named)
         if isinstance(made, MadeRequest) and not asked:
             other = made._replace(message=made.message._replace(id="another"))
             asked.append(0)

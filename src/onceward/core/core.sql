@@ -131,6 +131,7 @@ CREATE TABLE _onceward_pending_replies (
     asker_seq   INTEGER,
     asker_index INTEGER,
     asker_digest BLOB,
+    kept        INTEGER NOT NULL DEFAULT 0 CHECK (kept IN (0, 1)),
     gathered    INTEGER NOT NULL DEFAULT 0 CHECK (gathered IN (0, 1)),
     progress    TEXT,
     progress_at INTEGER,

@@ -18,8 +18,8 @@ from onceward.message.vocabulary import LeaseInfo
 
 OPEN: Final = """
 INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at,
-                                       asker_seq, asker_index, asker_digest)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+                                       asker_seq, asker_index, asker_digest, kept)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 """
 # A limit may have dropped the request in the same transaction: no reply will come.
@@ -88,7 +88,7 @@ UPDATE _onceward_pending_replies
 FAIL_OF_ASKERS: Final = """
 UPDATE _onceward_pending_replies
    SET state = 'failed', reason = 'cancelled', ended_at = :now
- WHERE state = 'open'
+ WHERE state = 'open' AND kept = 0
    AND asker_seq IN (SELECT b.seq
                        FROM json_each(:seqs) AS j JOIN _onceward_inbox AS b ON b.seq = j.value
                       WHERE b.state = 'pending' AND b.lane_id IS NOT NULL)
@@ -188,7 +188,7 @@ def fail_all(tx: StoreTransaction, message_ids: Sequence[str], reason: str) -> N
 
 
 def fail_of(tx: StoreTransaction, askers: Sequence[int]) -> list[str]:
-    """Fail the open requests of the handlers of messages that wait; return their ids."""
+    """Fail the open requests of handlers of waiting messages, but for kept ones; return ids."""
     named = {"seqs": json.dumps(askers), "now": tx.now}
     return [message_id for (message_id,) in tx.rows(FAIL_OF_ASKERS, named)]
 

@@ -61,9 +61,11 @@ class Asker(NamedTuple):
     seq: int
     number: int
     digest: bytes
+    kept: bool = False
+    """Whether the request stays if the handler's message is cancelled."""
 
 
-NO_ASKER: Final = (None, None, None)
+NO_ASKER: Final = (None, None, None, 0)
 """The asker of a request that no handler made."""
 
 

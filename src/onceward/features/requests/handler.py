@@ -93,7 +93,13 @@ class HandlerRequests:
         """Requests from before a replay that this call has reused, by their number."""
 
     def find_or_make(
-        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+        self,
+        to: str,
+        body: object,
+        timeout: Span | None,
+        options: MessageOptions,
+        *,
+        keep: bool = False,
     ) -> Ticket | MadeRequest:
         """
         Return the ticket of an earlier call's request at this place, or of a new one to send.
@@ -107,7 +113,7 @@ class HandlerRequests:
             msg = "a handler's requests are identified by their order: omit key and id"
             raise InvalidArgument(msg)
         index, self._count = self._count, self._count + 1
-        asker = Asker(self._handled.seq, index, _likeness(to, body))
+        asker = Asker(self._handled.seq, index, _likeness(to, body), keep)
         known = self._earlier().get(index) or self._from_before_replay(index, asker.digest)
         if known is None:
             message = self._outbox.compose(self._handled.session, to, body, options)
@@ -217,13 +223,13 @@ class HandlerRequests:
             raise LeaseLost(msg) from error
 
     def add_now(
-        self, tx: StoreTransaction, message: OutgoingMessage, timeout: Span | None
+        self, tx: StoreTransaction, message: OutgoingMessage, timeout: Span | None, *, keep: bool
     ) -> Ticket:
         """Store a request in a separate commit, which identifies it."""
         seq = self._handled.seq
         [(number,)] = tx.rows(NEXT_NUMBER, (seq,))
         self._known = None
-        return add_request(tx, self._outbox, message, timeout, Asker(seq, number, b""))
+        return add_request(tx, self._outbox, message, timeout, Asker(seq, number, b"", keep))
 
     def keep(self, tx: StoreTransaction) -> None:
         """Store the requests of this call, which ends to wait."""

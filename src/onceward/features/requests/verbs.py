@@ -36,6 +36,7 @@ class WithReplies(CallParts):
         *,
         reply: TypeForm[object] | None = None,
         timeout: Span | None = None,
+        keep: bool = False,
         **options: Unpack[SendOptions],
     ) -> Ticket:
         """
@@ -43,14 +44,15 @@ class WithReplies(CallParts):
 
         It leaves with the processed mark; in a run at once, as a step. If an earlier call made it
         for the same messages, such as before a kill or a retry, its ticket is returned and nothing
-        is sent. With *reply* the request carries the schema of the expected reply.
+        is sent. With *reply* the request carries the schema of the expected reply. If the message
+        of the handler is cancelled, the request is cancelled, too; with *keep* it goes on.
 
         Raises:
             Conflict: the earlier call made another request at this place.
             LeaseLost: the run was ended from outside.
 
         """
-        return self._request(to, body, timeout, request_options(options, reply))
+        return self._request(to, body, timeout, request_options(options, reply), keep=keep)
 
     def ask(
         self,
@@ -82,10 +84,16 @@ class WithReplies(CallParts):
         return self.result(asked, reply=reply)
 
     def _request(
-        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+        self,
+        to: str,
+        body: object,
+        timeout: Span | None,
+        options: MessageOptions,
+        *,
+        keep: bool = False,
     ) -> Ticket:
         """Send a request that no earlier call has made; return its ticket."""
-        made = self._ask(to, body, timeout, options)
+        made = self._ask(to, body, timeout, options, keep=keep)
         return made if isinstance(made, Ticket) else self._requests.add(self._join(), made)
 
     def _question(
@@ -96,7 +104,13 @@ class WithReplies(CallParts):
         return made if isinstance(made, Ticket) else Ticket(made.message.id, to)
 
     def _ask(
-        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+        self,
+        to: str,
+        body: object,
+        timeout: Span | None,
+        options: MessageOptions,
+        *,
+        keep: bool = False,
     ) -> Ticket | MadeRequest:
         for part in self._parts:
             part.refuse_inside("a request")
@@ -105,7 +119,7 @@ class WithReplies(CallParts):
         options.setdefault("reply_to", self._outbox.db.agent)
         options.setdefault("hops", self._hops)
         named: MessageOptions = {**options, "kind": QUESTION}
-        return requests.find_or_make(to, body, timeout, named)
+        return requests.find_or_make(to, body, timeout, named, keep=keep)
 
     @checked
     def result(self, ticket: Ticket | str, *, reply: TypeForm[T]) -> T:

@@ -262,7 +262,13 @@ class Run(RunFields[Message[Any]], CallParts):
         )
 
     def _request(
-        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+        self,
+        to: str,
+        body: object,
+        timeout: Span | None,
+        options: MessageOptions,
+        *,
+        keep: bool = False,
     ) -> Ticket:
         self._follow(options)
         options.setdefault("reply_to", self._outbox.db.agent)
@@ -270,7 +276,7 @@ class Run(RunFields[Message[Any]], CallParts):
         message = self._outbox.compose(self.session, to, body, named)
 
         def work(tx: StoreTransaction) -> str:
-            ticket: Ticket = self._requests.add_now(tx, message, timeout)
+            ticket: Ticket = self._requests.add_now(tx, message, timeout, keep=keep)
             return ticket.id
 
         return Ticket(self._steps.once(f"request {to}", (body,), work), to)
