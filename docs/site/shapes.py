@@ -48,7 +48,7 @@ MEANING = {
     "chosenid": "true if the sender's program chose the id: the recipient keeps it permanently",
     "subject": "subject of the message; onceward does not read it",
     "dataschema": "URI of the body's schema; onceward does not read it",
-    "datacontenttype": "media type of the body",
+    "datacontenttype": "media type of the body; `version` in it is the version of its class",
     "data": "the body as JSON",
     "data_base64": "the body as base64 bytes, instead of `data`",
 }

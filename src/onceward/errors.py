@@ -16,8 +16,8 @@ Define every error of the package, as one tree.
     │   └── StoreClosed              closed, or inherited through fork
     │       └── ForkedProcess
     ├── SendError                  nothing was written; the id may be used again
-    │   ├── InvalidMessage           also an InvalidArgument; so are the next three
-    │   │   └── TooLarge · TopicError · ValidationFailed
+    │   ├── InvalidMessage           also an InvalidArgument; so are the next four
+    │   │   └── TooLarge · TopicError · ValidationFailed · InvalidVersion
     │   ├── UnknownRecipient · Paused
     │   ├── Conflict                 the id, key or name belongs to another one
     │   │   └── DuplicateMailbox · DuplicateChannel, also a ChannelError
@@ -196,6 +196,18 @@ class TooLarge(InvalidMessage):
 
 class TopicError(InvalidMessage):
     """A topic or pattern is malformed, reserved or unknown: use one that the message names."""
+
+
+class InvalidVersion(InvalidMessage):
+    """
+    A body has another version than its class, and cannot be brought to it.
+
+    ``newer``: a program with a newer class can read it. Otherwise mend the function that failed.
+    """
+
+    def __init__(self, message: str = "", *, newer: bool = False) -> None:
+        super().__init__(message)
+        self.newer = newer
 
 
 class ValidationFailed(InvalidMessage):

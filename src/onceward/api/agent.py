@@ -164,9 +164,10 @@ class Agent(Handlers):
         are sent, by the annotations of the function, which stays as it was.
 
         The message has the function's name as its type, or *type*, and ``resize.model`` as the
-        class of its body. A parameter annotated ``Context`` (``AsyncContext`` for ``async def``)
-        gets the context, and one that ``Depends`` on a function its value. Type checkers know the
-        context as the first parameter. Options are those of ``on``.
+        class of its body, which may have a *version*. A parameter annotated ``Context``
+        (``AsyncContext`` for ``async def``) gets the context, and one that ``Depends`` on a
+        function its value. Type checkers know the context as the first parameter. Other options are
+        those of ``on``.
 
         Raises:
             InvalidArgument: a parameter cannot be a field of a message; or see ``on``.
@@ -175,7 +176,13 @@ class Agent(Handlers):
         return cast("DeclareTask", self._task)
 
     def _task(
-        self, call: Callable[..., Any] | None = None, /, *, type: str | None = None, **options: Any
+        self,
+        call: Callable[..., Any] | None = None,
+        /,
+        *,
+        type: str | None = None,
+        version: int = 1,
+        **options: Any,
     ) -> Any:
         """Declare a task, or return a function that does."""
         from onceward.api.tasks import TaskWay, task_of  # noqa: PLC0415 - with tasks only
@@ -184,8 +191,8 @@ class Agent(Handlers):
             raise InvalidArgument("a task is one call: batches have handlers, @agent.on")
         rules = handler_rules(cast("HandlerOptions", options))
         if call is None:
-            return partial(self._task, type=type, **options)
-        task = task_of(call, type)
+            return partial(self._task, type=type, version=version, **options)
+        task = task_of(call, type, version)
         self._handle(check_pattern(task.type), task.handler(), task.signature, rules)
         return with_send(call, TaskWay(task, self.name))
 

@@ -20,7 +20,7 @@ from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import LARGEST, checks_arguments
-from onceward.message.body import BYTES, Payload, decode, encode
+from onceward.message.body import BYTES, VERSIONED, Payload, decode, encode
 from onceward.message.clock import Millis
 from onceward.message.error_text import error_text
 from onceward.message.frame import Frame
@@ -128,7 +128,7 @@ class DeadLetters:
         if dead.origin == "outbox":
             msg = f"dead letter {message_id} was sent, not received: send a corrected message"
             raise InvalidArgument(msg)
-        payload = encode(body)
+        payload = _of_version(encode(body), dead.frame)
         self._check(payload, dead.frame)
         self._db.write(lambda tx: replays.edit(tx, dead.seq, dead.text, payload))
         return next(iter(dead_letters.of_seq(self._db, dead.seq)), dead)
@@ -141,7 +141,7 @@ class DeadLetters:
         value, wanted = json.loads(body.text), self._model(frame.type, frame.topic)
         binary = value if body.media == BYTES else None
         try:
-            decode(None if binary else value, binary, wanted)
+            decode(None if binary else value, binary, wanted, body.media)
         except InvalidMessage:
             raise
         except Exception as error:  # a validator of the user's own class
@@ -282,8 +282,7 @@ class DeadLetters:
             mailbox=frame.mailbox,
             headers=frame.headers | {"replayof": dead.id},
         )
-        body = frame.data if frame.datacontenttype != BYTES else raw(frame)
-        draft = self._compose(dead, frame.recipient, body, options)
+        draft = self._compose(dead, frame.recipient, _body(frame), options)
 
         def move(tx: StoreTransaction) -> str:
             if not replays.discard(tx, dead.seq):
@@ -326,6 +325,24 @@ def _wait(rate: Rate, place: int) -> float | None:
     """Return the seconds until the dead letter of that position leaves; None means at once."""
     at_once = max(rate.burst, rate.per_second)
     return None if place < at_once else place / rate.per_second
+
+
+def _of_version(payload: Payload, frame: Frame) -> Payload:
+    """Return plain JSON as of the version that it replaces; the body of a class has its own."""
+    if payload.type != "json" or not frame.datacontenttype.startswith(VERSIONED):
+        return payload
+    return payload._replace(media=frame.datacontenttype)
+
+
+def _body(frame: Frame) -> Any:
+    """Return the body of a frame as it is sent again."""
+    if frame.datacontenttype == BYTES:
+        return raw(frame)
+    if not frame.datacontenttype.startswith(VERSIONED):
+        return frame.data
+    from onceward.message.versions import sent_again  # noqa: PLC0415 - rarely needed
+
+    return sent_again(frame.data, frame.datacontenttype)
 
 
 def raw(frame: Frame) -> bytes:

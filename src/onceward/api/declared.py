@@ -269,7 +269,7 @@ class DeclareTask(Protocol):
     def __call__(self, call: Callable[P, R], /) -> DeclaredTask[P, R, R]: ...
     @overload
     def __call__(
-        self, *, type: str | None = None, **options: Unpack[HandlerOptions]
+        self, *, type: str | None = None, version: int = 1, **options: Unpack[HandlerOptions]
     ) -> DeclareTask: ...
 
 

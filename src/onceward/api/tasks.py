@@ -120,9 +120,11 @@ def takes_nothing(call: Callable[..., Any]) -> bool:
     )
 
 
-def task_of(call: Callable[..., Any], kind: str | None) -> TaskFunction:
+def task_of(call: Callable[..., Any], kind: str | None, version: int) -> TaskFunction:
     """
     Return the task that a function is; *kind* is the type of its messages, its name by default.
+
+    Their bodies have a *version*.
 
     Raises:
         InvalidArgument: a parameter cannot be a field of a message.
@@ -142,7 +144,7 @@ def task_of(call: Callable[..., Any], kind: str | None) -> TaskFunction:
         call.__name__,
         __base__=Msg,
         __module__=call.__module__,
-        __cls_kwargs__={"type": call.__name__ if kind is None else kind},
+        __cls_kwargs__={"type": call.__name__ if kind is None else kind, "version": version},
         **fields,
     )
     context = found.contexts[0].name if found.contexts else None

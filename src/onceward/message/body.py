@@ -24,9 +24,14 @@ from onceward.message.round_trip import (
 )
 from onceward.message.validators import BYTES_AS_BASE64, adapter, describe_errors, validated
 
+Upcast = Callable[[Any], Any]
+"""Returns a body of one version, as JSON has it, as that of the next."""
+U = TypeVar("U", bound=Upcast)
+JSON: Final = "application/json"
+VERSIONED: Final = f"{JSON};version="
+"""Media type of bodies whose class has a version after the first, before its number."""
 Body = TypeVar("Body", default=Any)
 """Type of a message's body; without a type, or with its name only, it is any."""
-JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 BYTES: Final = "application/octet-stream"
 CONTAINERS: Final = (list, tuple, dict, set, frozenset)
@@ -41,7 +46,8 @@ class Msg(BaseModel):
     A message type whose wire name is in the class statement.
 
     ``class Paid(Msg, type="invoice.paid")``: renaming the class or moving it to
-    another module never orphans messages that are already queued.
+    another module never orphans messages that are already queued. With ``version=2`` bodies of
+    version 1 are brought up by the functions that ``upcast`` declares, before they are validated.
     """
 
     model_config = ConfigDict(
@@ -52,13 +58,47 @@ class Msg(BaseModel):
         **BYTES_AS_BASE64,
     )
     __message_type__: ClassVar[str] = "msg"
+    __message_version__: ClassVar[int] = 1
+    __upcasts__: ClassVar[dict[int, Upcast]] = {}
 
-    def __init_subclass__(cls, *, type: str | None = None, **kwargs: Any) -> None:
-        """Fix the wire name; by default it is the class name in lower case."""
+    def __init_subclass__(cls, *, type: str | None = None, version: int = 1, **kwargs: Any) -> None:
+        """Fix the wire name, by default the class name in lower case, and the version."""
         super().__init_subclass__(**kwargs)
         cls.__message_type__ = plain_text(
             "type", type if type is not None else cls.__name__.lower()
         )
+        if version != 1:
+            from onceward.message.versions import check_version  # noqa: PLC0415 - rarely needed
+
+            check_version(version, cls.__name__)
+        cls.__message_version__, cls.__upcasts__ = version, {}
+
+    @classmethod
+    def upcast(cls, *, from_version: int) -> Callable[[U], U]:
+        """
+        Bring bodies of a version up to the next one by a function, before they are validated.
+
+        The function gets the body as JSON has it and returns that of version *from_version* + 1; it
+        may change what it gets. Older bodies pass through the functions of all versions between;
+        one without a function is unchanged. An exception makes the body unreadable.
+
+        Raises:
+            InvalidArgument: the class has no later version, or the version has a function.
+
+        """
+        if not 1 <= from_version < cls.__message_version__:
+            raise InvalidArgument(
+                f"from_version={quoted(from_version)}: {cls.__name__} has version "
+                f"{cls.__message_version__}: class {cls.__name__}(Msg, version=…)"
+            )
+        if from_version in cls.__upcasts__:
+            raise InvalidArgument(f"{cls.__name__} has a function for version {from_version}")
+
+        def declare(function: U) -> U:
+            cls.__upcasts__[from_version] = function
+            return function
+
+        return declare
 
 
 Msg.model_config["defer_build"] = False  # a field that cannot be a type fails in its class
@@ -108,8 +148,14 @@ def _encoder_for(kind: type) -> tuple[str, str, Callable[[Any], str]]:
     if issubclass(kind, str):
         return TEXT, "text", _json
     if issubclass(kind, BaseModel) or is_dataclass(kind):
-        return JSON, message_type(kind), _class_encoder(kind)
-    return JSON, "json", _plain_json
+        return _media(kind), message_type(kind), _class_encoder(kind)
+    return _media(kind), "json", _plain_json
+
+
+def _media(kind: type) -> str:
+    """Return the media type of bodies of a class, by its version."""
+    version = getattr(kind, "__message_version__", 1)
+    return JSON if version == 1 else f"{VERSIONED}{version}"
 
 
 def _class_encoder(kind: type) -> Callable[[Any], str]:
@@ -238,14 +284,25 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} cannot be written in JSON: send null or a string")
 
 
-def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
+def decode(data: Any, base64_text: str | None, wanted: Any, media: str = JSON) -> Any:
     """
     Return a received body as *wanted* (None: as plain Python values).
 
     Raises:
         InvalidMessage: the body does not fit the wanted type; a retry cannot help.
+        InvalidVersion: it has a newer version, or could not be brought up to the newest.
 
     """
+    try:
+        plain = wanted is None or isinstance(wanted, type)
+        versioned: Any = wanted if plain else _versioned_in(wanted)
+    except TypeError:  # it cannot be hashed
+        versioned = None
+    newest = getattr(versioned, "__message_version__", 0)
+    if (newest > 1 or ";" in media) and newest and base64_text is None:
+        from onceward.message.versions import brought_up  # noqa: PLC0415 - rarely needed
+
+        data = brought_up(data, versioned, media)
     try:
         value = data if base64_text is None else base64.b64decode(base64_text, validate=True)
         if wanted is None or wanted is Any or wanted is object:
@@ -254,3 +311,10 @@ def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
     except ValueError as error:  # ValidationError and binascii.Error are
         msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {describe_errors(error)}"
         raise InvalidMessage(msg) from error
+
+
+@lru_cache(maxsize=1024)
+def _versioned_in(wanted: Any) -> Any:
+    """Return the one class with versions in a type such as ``Order | None``; None without one."""
+    found = [each for each in get_args(wanted) if getattr(each, "__message_version__", 0)]
+    return found[0] if len(found) == 1 else None

@@ -260,7 +260,9 @@ class MessageRecord:
         if frame.body_error is not None:
             return _ReadBody(error=frame.body_error)
         try:
-            return _ReadBody(value=decode(frame.data, frame.data_base64, self.wanted))
+            return _ReadBody(
+                value=decode(frame.data, frame.data_base64, self.wanted, frame.datacontenttype)
+            )
         except InvalidMessage as error:
             return _ReadBody(error=str(error))
 

@@ -274,7 +274,7 @@ class Harness:
 
 
 def _body(frame: Frame, model: Any) -> Any:
-    return decode(frame.data, frame.data_base64, model)
+    return decode(frame.data, frame.data_base64, model, frame.datacontenttype)
 
 
 def _model(type_name: str, home: set[str]) -> type | None:

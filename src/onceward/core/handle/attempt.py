@@ -44,7 +44,7 @@ from onceward.core.rows.inbox import is_cancelled
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.send import tasks
-from onceward.errors import InvalidMessage, OncewardError, RequestFailed
+from onceward.errors import InvalidMessage, InvalidVersion, OncewardError, RequestFailed
 from onceward.file import forks
 from onceward.hooks import Attempt
 from onceward.message.body import decode, encode
@@ -115,7 +115,13 @@ def resolve_handler(
     except InvalidMessage as error:
         return Dead("rejected", str(error), tried=False)
     try:
-        return Prepared(handler, frame, decode(frame.data, frame.data_base64, handler.body))
+        return Prepared(
+            handler,
+            frame,
+            decode(frame.data, frame.data_base64, handler.body, frame.datacontenttype),
+        )
+    except InvalidVersion as error:  # a newer process may read it
+        return Prepared(handler, frame, None, error)
     except InvalidMessage as error:
         return Dead("rejected", str(error), tried=False)
     except Exception as error:  # noqa: BLE001 - a user's validator failed

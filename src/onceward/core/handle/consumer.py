@@ -135,7 +135,9 @@ class Consumer(Generic[L, S]):
         """Return a leased message with its body read; raises InvalidMessage."""
         frame = Frame.accepted(leased.frame)
         model = None if isinstance(wanted, str) else wanted
-        return Message(leased, frame, decode(frame.data, frame.data_base64, model), self)
+        return Message(
+            leased, frame, decode(frame.data, frame.data_base64, model, frame.datacontenttype), self
+        )
 
     def _open(self, leased: L, wanted: Any) -> Message[Any] | None:
         """Return a leased message; None if it was settled instead."""

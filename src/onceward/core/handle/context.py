@@ -306,7 +306,7 @@ class AsyncContext(AsyncFace[Context]):
         """Return whether the message was cancelled; the coroutine is then cancelled soon."""
         return self._plain.cancelled
 
-    query = awaitable(Context.query)
+    query = awaitable(CallParts.query)
     send = awaitable(Context.send)
     dispatch = awaitable(Context.dispatch)
     broadcast = awaitable(Context.broadcast)

@@ -22,6 +22,7 @@ from onceward.errors import (
     ForkedProcess,
     HandlerSignal,
     InvalidArgument,
+    InvalidVersion,
     LeaseLost,
     Paused,
     Reject,
@@ -56,6 +57,8 @@ CLOSED_BEFORE: Final = (
 )
 CLOSED_FOR: Final = 10_000
 """Milliseconds until the next look at a message whose handler had no loop."""
+NEWER_AFTER: Final = 2_000
+"""Milliseconds until a body of a newer version is tried again, by any process that is free."""
 
 
 class LoopClosed(RuntimeError):
@@ -88,6 +91,8 @@ def settlement_for_error(
             return RetryAt(now, "paused: it continues after resume()", counted=False)
         case LoopClosed():  # the message is not at fault; another process may handle it
             return RetryAt(now + CLOSED_FOR, message_of(error), counted=False)
+        case InvalidVersion(newer=True):  # a process with a newer program may handle it
+            return RetryAt(now + NEWER_AFTER, message_of(error), counted=False)
     if spent:
         return Dead("attempts_spent", _text_of(error))
     wait, text = wait_after(error, attempt, policy=policy, rng=rng)

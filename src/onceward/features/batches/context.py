@@ -158,7 +158,7 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         self.tx: AsyncTransaction = _BatchTransaction(context, worker)
         """The transaction of all processed marks; opened on first use."""
 
-    query = awaitable(BatchContext.query)
+    query = awaitable(CallParts.query)
     reply = awaitable(BatchContext.reply)
 
     @overload

@@ -102,7 +102,7 @@ def read_reply(ticket_id: str, found: ReplyState, reply: TypeForm[T]) -> T:
         media, text = found.kept
         plain, as_bytes = (json.loads(text), None), (None, json.loads(text))
         data, base64_text = as_bytes if media == BYTES else plain
-        kept: T = decode(data, base64_text, reply)
+        kept: T = decode(data, base64_text, reply, media)
         return kept
     if found.frame is None:
         reason = found.reason or "its reply was pruned"
@@ -112,7 +112,7 @@ def read_reply(ticket_id: str, found: ReplyState, reply: TypeForm[T]) -> T:
     frame = Frame.parse(found.frame)
     if frame.body_error is not None:
         raise InvalidMessage(f"reply {frame.id} to request {ticket_id}: {frame.body_error}")
-    value: T = decode(frame.data, frame.data_base64, reply)
+    value: T = decode(frame.data, frame.data_base64, reply, frame.datacontenttype)
     return value
 
 

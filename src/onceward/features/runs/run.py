@@ -362,7 +362,7 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncFace[Run]):
         """Raise RunLost once the run was ended from outside."""
         self._plain.raise_if_cancelled()
 
-    query = awaitable(Run.query)
+    query = awaitable(CallParts.query)
     checkpoint = awaitable(Run.checkpoint)
     send = awaitable(Run.send)
     publish = awaitable(Run.publish)

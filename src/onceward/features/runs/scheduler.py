@@ -481,7 +481,7 @@ def read(leased: LeasedMessage, models: Mapping[str, type]) -> ReadMessage | Set
     """Return a message's frame and body, as the class of its type if there is one."""
     try:
         frame = Frame.accepted(leased.frame)
-        body = decode(frame.data, frame.data_base64, models.get(frame.type))
+        body = decode(frame.data, frame.data_base64, models.get(frame.type), frame.datacontenttype)
         return ReadMessage(leased, frame, body)
     except InvalidMessage as error:
         return Dead("rejected", str(error), tried=False)

@@ -15,7 +15,7 @@ from onceward.features.schedules.schedules import ScheduledMessage
 from onceward.features.schedules.tick import Tick
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
-from onceward.message.body import BYTES, decode
+from onceward.message.body import BYTES, VERSIONED, decode
 from onceward.message.clock import Millis
 from onceward.message.dates import Due, iso
 from onceward.message.error_text import message_of
@@ -134,4 +134,9 @@ def _body(schedule: ScheduledMessage, date: Millis) -> Any:
         return Tick(schedule=schedule.name, at=date)
     if schedule.media == BYTES:
         return decode(None, json.loads(schedule.body), bytes)
-    return json.loads(schedule.body)
+    data = json.loads(schedule.body)
+    if schedule.media is None or not schedule.media.startswith(VERSIONED):
+        return data
+    from onceward.message.versions import sent_again  # noqa: PLC0415 - rarely needed
+
+    return sent_again(data, schedule.media)

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from onceward.core.handle.signatures import name_of
 from onceward.errors import Conflict, InvalidArgument, InvalidMessage
 from onceward.features.steps.stored import StepName
-from onceward.message.body import JSON, canonical, encode
+from onceward.message.body import BYTES, TEXT, canonical, encode
 from onceward.message.options import StepRules
 from onceward.message.round_trip import refuse_lost
 
@@ -53,7 +53,7 @@ def _digest(place: str, value: Any, step: str) -> str:
             "it to the function with functools.partial"
         ) from error
     # Text, bytes and integers are written in one way.
-    same = text if media != JSON or text.isdecimal() else canonical(text)
+    same = text if media in {BYTES, TEXT} or text.isdecimal() else canonical(text)
     return sha256(f"{media}\0{same}".encode()).hexdigest()[:SHORT]
 
 

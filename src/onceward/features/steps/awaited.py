@@ -67,7 +67,7 @@ def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
         "type": frame.type,
         "sender": sender,
         "id": frame.id,
-        "media": BYTES if of_bytes else "json",
+        "media": BYTES if of_bytes else frame.datacontenttype,
         "body": encode(frame.data_base64 if of_bytes else frame.data).text,
         "now": tx.now,
     }

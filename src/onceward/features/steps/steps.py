@@ -46,7 +46,7 @@ from onceward.features.steps.verbs import StepFunction, Streams
 from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import StepFacts
-from onceward.message.body import BYTES, decode, encode, message_type
+from onceward.message.body import BYTES, JSON, decode, encode, message_type
 from onceward.message.clock import Millis
 from onceward.message.error_text import error_text, is_honest
 from onceward.message.handler_work import StoredStep
@@ -702,4 +702,6 @@ def _shown(name: StepName, record: StepRecord) -> StoredStep:
 def _read(record: StepRecord, wanted: Any) -> Any:
     """Return a result as the return annotation's type."""
     data = from_json(record.result or "null")
-    return decode(None, data, wanted) if record.media == BYTES else decode(data, None, wanted)
+    if record.media == BYTES:
+        return decode(None, data, wanted)
+    return decode(data, None, wanted, record.media or JSON)
