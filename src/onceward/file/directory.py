@@ -515,6 +515,10 @@ class DirectoryCache:
         """Return all other agents that are registered in the home, by name."""
         return [name for name in self._now().agents if name != self._db.agent]
 
+    def known_agents(self) -> list[str]:
+        """Return the same, without creating a directory."""
+        return self.other_agents() if self.home.known else []
+
     @property
     def agent(self) -> str:
         """The agent whose cache it is."""

@@ -119,6 +119,14 @@ def refuse_options(
     raise TypeError(no_option(what, unknown, known, more))
 
 
+def meant(given: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the known name that is most like *given*, or nothing."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+
+    near = get_close_matches(given, list(known), 1, 0.75)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def no_option(what: str, unknown: Iterable[str], known: Iterable[str], more: str = "") -> str:
     """Return the error text for unknown names of *what*, with the nearest known ones."""
     from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only

@@ -52,6 +52,7 @@ from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text, raised
 from onceward.message.frame import Frame
 from onceward.message.log import log
+from onceward.message.names import meant
 from onceward.message.retry import RetryPolicy
 from onceward.message.topics import matches
 from onceward.message.vocabulary import (
@@ -108,7 +109,8 @@ def resolve_handler(
         frame = Frame.accepted(leased.frame)
         handler = find_handler(agent.handlers, frame.type, frame.topic)
         if handler is None:
-            error = f"agent {agent.name} has no handler for {frame.type}"
+            near = meant(frame.type, [each.pattern for each in agent.handlers])
+            error = f"agent {agent.name} has no handler for {frame.type}{near}"
             return Dead("unhandled", error, tried=False)
         if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
             return Dead("attempts_spent", ATTEMPT_NEVER_ENDED, tried=False)

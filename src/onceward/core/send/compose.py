@@ -32,7 +32,7 @@ from onceward.message.frame import (
     split_digest,
 )
 from onceward.message.ids import IdSource
-from onceward.message.names import agent_name, byte_length, listed, plain_text, quoted
+from onceward.message.names import agent_name, byte_length, listed, meant, plain_text, quoted
 from onceward.message.options import (
     PLAIN,
     MessageOptions,
@@ -82,6 +82,9 @@ class Recipients(Protocol):
 
     def other_agents(self) -> list[str]:
         """Return all other agents of the home, by name."""
+
+    def known_agents(self) -> list[str]:
+        """Return the same; none in a home without a directory."""
 
     def subscribers(self, topic: str, *, channel: str = "") -> list[str]:
         """Return the agents that subscribed to *topic*, each once."""
@@ -265,6 +268,7 @@ class Composer:
             raise UnknownRecipient(
                 f"there is no agent {to!r}: create {to}.db beside this file, register its "
                 f"address (onceward peers add), or {Hint.HOLD_UNKNOWN}"
+                f"{meant(to, self.recipients.known_agents())}"
             )
         self._good.add(to)
 
