@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.inspector.homes import EVIL
 
-from onceward import Agent, Postbox
+from onceward import Agent, Context, Postbox
 from onceward.errors import InvalidArgument
 from onceward.file.read_only import opened
 from onceward.message.clock import iso
@@ -604,6 +604,46 @@ def test_a_message_shows_its_kept_result(home: Home) -> None:
     made.state.site.refresher.stop()
 
     assert '<pre tabindex="0">&lt;b&gt;done&lt;/b&gt;</pre>' in page
+
+
+def test_a_message_shows_its_children_as_a_tree(home: Home) -> None:
+    """Each below the one that caused it, whatever came between them."""
+    parent, child = Agent("parent"), Agent("child")
+
+    @parent.on("trip")
+    def plan(_: object, ctx: Context) -> int:
+        asked = [ctx.request("child", n, type=f"part.{n}") for n in (1, 2)]
+        return sum(ctx.gather(asked, reply=int))
+
+    @child.on("part.*")
+    def work(n: int, ctx: Context) -> int:
+        return n + ctx.ask("child", n, type=f"inner.{n}", reply=int)
+
+    child.on("inner.*")(lambda n: n)
+    clock = Controls(clock=home.clock)
+    with (
+        Postbox(home.path / "child.db", agent=child, start=False, testing=clock) as helper,
+        Postbox(home.path / "parent.db", agent=parent, start=False, testing=clock) as box,
+    ):
+        sent = box.send("parent", {}, type="trip")
+        while box.run_until_idle() + helper.run_until_idle():
+            pass
+    made = app([home.path], clock=home.clock)
+    made.state.site.refresher.refresh()
+    client = TestClient(made, base_url="http://localhost")
+    page = client.get(f"/agents/parent/messages/{sent}").text
+    made.state.site.refresher.stop()
+
+    tree = page.partition("Replies and consequences</h2>")[2].partition("</section>")[0]
+    rows = [row for row in tree.split("<tr>") if 'data-label="type"' in row]
+    shown = [(row.partition('data-label="type">')[2].partition("<")[0], "└" in row) for row in rows]
+    asked = [each for each in shown if each[0] != "json"]
+    assert [
+        ("part.1", False),
+        ("inner.1", True),
+        ("part.2", False),
+        ("inner.2", True),
+    ] == asked
 
 
 def test_a_message_links_to_its_trace(home: Home) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -93,7 +94,7 @@ def journey_page(request: Request) -> Response:
         facts = _facts(site, files, key, found, message_id)
         parts, _ = gather(site, root, [one.sender, one.recipient], files.opened)
     shown = show(site.redaction, frame)
-    causes, effects, others = _related(parts, message_id, shown)
+    causes, depths, others = _related(parts, message_id, shown)
     return site.html(
         request,
         "message.html",
@@ -110,7 +111,8 @@ def journey_page(request: Request) -> Response:
         shown=shown,
         trace=site.trace(shown.trace_id),
         causes=causes,
-        effects=effects,
+        effects=[*depths],
+        depths={each.id: depth for each, depth in depths.items()},
         others=others,
         cancellable=_states(found) & UNENDED,
         answerable="replyto" in shown.attributes and "pending" in _states(found, sent=False),
@@ -230,11 +232,26 @@ def _bar(phases: list[journey.Phase], now: int) -> list[dict[str, Any]]:
 
 def _related(
     parts: list[Part], message_id: str, shown: Shown
-) -> tuple[list[Exchange], list[Exchange], list[Exchange]]:
-    """Return the causes of a message, the messages that it caused, and the others."""
+) -> tuple[list[Exchange], dict[Exchange, int], list[Exchange]]:
+    """Return the causes of a message, the tree of those that it caused, and the others."""
     names = {shown.attributes.get("inreplyto"), shown.attributes.get("causationid")} - {None}
     found = [each for each in exchanges(parts) if each.id != message_id]
     causes = [each for each in found if each.id in names]
-    effects = [each for each in found if each.cause == message_id]
+    effects = _tree(found, message_id)
     others = [each for each in found if each not in causes and each not in effects]
-    return causes, effects[:RELATED], others[:RELATED]
+    return causes, dict(islice(effects.items(), RELATED)), others[:RELATED]
+
+
+def _tree(found: list[Exchange], message_id: str) -> dict[Exchange, int]:
+    """Return the messages that one has caused with their depths, each before those it caused."""
+    caused: dict[str | None, list[Exchange]] = {}
+    for each in found:
+        caused.setdefault(each.cause, []).append(each)
+    tree: dict[Exchange, int] = {}
+    ahead = [(each, 0) for each in reversed(caused.get(message_id, []))]
+    while ahead:
+        each, depth = ahead.pop()
+        if each not in tree:
+            tree[each] = depth
+            ahead += [(child, depth + 1) for child in reversed(caused.get(each.id, []))]
+    return tree
