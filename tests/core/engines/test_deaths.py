@@ -6,6 +6,8 @@ import os
 import signal
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from tests.children import PYTHON, Child, run
@@ -16,6 +18,8 @@ from onceward.core.rows import lanes
 from onceward.core.run import recovery
 from onceward.core.run.engine_loop import lane_reaper
 from onceward.errors import InvalidArgument
+from onceward.features.runs.runs import OpenRun
+from onceward.features.runs.worker import RunNotes
 from onceward.file import file_checks, in_flight
 from onceward.file.in_flight import NOTE, CallRecords
 from onceward.file.transaction import StoreTransaction
@@ -246,6 +250,40 @@ def test_a_note_of_a_settled_call_counts_nothing(tmp_path: Path, claimed: bool) 
 
         # A claim that was rolled back has the next token; a settled one has the lane's.
         assert [(int(claimed),)] == box._db.read("SELECT attempts FROM _onceward_inbox")
+
+
+def test_the_note_of_a_run_is_not_hidden_by_one_that_is_still_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notes are read up to the first place without one: no later place is written before it."""
+    owner, seen, write = file_checks.owner_name(), list[int](), os.pwrite
+    first, second = (
+        OpenRun(n, f"run {n}", f"s{n}", "collect", n, 1, owner, "[]", None) for n in (1, 2)
+    )
+    file = stored(tmp_path, 1)
+    with closing(CallRecords(file)) as mine, closing(CallRecords(file)) as other:
+        notes = RunNotes(mine, owner)
+        notes.enter(1000)
+
+        def begin_second() -> None:
+            notes.begin(second)
+            record = other.find(owner)
+            assert record is not None
+            seen.extend(each.lane_id for each in record.calls)
+
+        beside = Thread(target=begin_second)
+
+        def write_late(*given: Any) -> int:
+            if beside.ident is None:
+                beside.start()
+                beside.join(0.2)
+            return write(*given)
+
+        monkeypatch.setattr(os, "pwrite", write_late)
+        notes.begin(first)
+        beside.join()
+
+    assert [1, 2] == seen
 
 
 @pytest.mark.parametrize("reaped", [True, False])

@@ -156,12 +156,12 @@ class RunNotes:
         notes = self._notes
         if notes is None:
             return
-        with self._lock:
-            free = set(range(NOTES)) - set(self._places.values())
-            place = self._places[run.id] = min(free, default=NOTES - 1)
         note = NOTE.pack(notes.turn, run.lane_id, run.token, ALL_LEASED)
         try:
-            os.pwrite(self._file.handle, note, notes.at + place * NOTE.size)
+            with self._lock:  # a reader stops at the first place that was never written
+                free = set(range(NOTES)) - set(self._places.values())
+                place = self._places[run.id] = min(free, default=NOTES - 1)
+                os.pwrite(self._file.handle, note, notes.at + place * NOTE.size)
         except OSError as error:
             log.failure("warning", "calls are not noted", error, run_id=run.id)
             self._notes = None
