@@ -58,6 +58,23 @@ def test_a_corrected_message_is_handled_and_keeps_its_past(misfit: tuple[Path, s
     assert edited.dead_at <= edit["at"]
 
 
+def test_an_edited_message_of_another_agent_keeps_the_invariants(tmp_path: Path) -> None:
+    """Its body is not that of its sender's file, as was intended: the pair of files is sound."""
+    agent, seen = billing()
+    with (
+        Postbox(tmp_path / "shop.db", agent="shop", start=False) as shop,
+        Postbox(tmp_path / "billing.db", agent=agent, start=False) as box,
+    ):
+        sent = shop.send("billing", {"cents": "ten"}, type="invoice")
+        shop.run_until_idle()
+        box.run_until_idle()
+        box.dead_letters.edit(sent, {"cents": 10})
+        box.dead_letters.replay(sent)
+        box.run_until_idle()
+
+        assert ([10], []) == (seen, shop.file.check(box.file))
+
+
 def test_a_body_that_does_not_fit_changes_nothing(misfit: tuple[Path, str]) -> None:
     """The handler's model is the judge; without one any JSON value or bytes may be stored."""
     path, sent = misfit

@@ -322,7 +322,8 @@ SELECT seq, id, digest, state IN ('sent', 'acked'),
  WHERE seq > ? AND recipient = ? AND state IN ('sent', 'acked', 'pending') ORDER BY seq LIMIT ?
 """
 KEPT: Final = """
-SELECT j.value, b.digest,
+SELECT j.value,
+       CASE WHEN instr(b.frame, '"bodyedits"') = 0 THEN b.digest END,
        b.seq IS NOT NULL
        OR EXISTS (SELECT 1
                     FROM _onceward_processed_messages
