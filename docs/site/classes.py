@@ -48,7 +48,10 @@ SECTIONS = {
         "SessionHistoryFilters ChannelHistoryFilters HistoryFilters "
         "MailboxFilters"
     ),
-    "Agents and handlers": "Agent Context BatchContext OutputStream step StepOptions Depends Msg",
+    "Agents and handlers": (
+        "Agent Context BatchContext OutputStream step StepOptions Depends Msg EncryptedMsg "
+        "BodyCodec"
+    ),
     "The same, awaitable": (
         "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "
         "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "

@@ -25,6 +25,7 @@ if _typing.TYPE_CHECKING:
     from onceward.features.schedules.tick import Tick
     from onceward.features.streams.reading import Chunk, Ended, Restarted, StreamItem
     from onceward.message.dates import Schedule
+    from onceward.message.encrypted import BodyCodec, EncryptedMsg
     from onceward.message.names import AgentInfo
     from onceward.message.options import SendOptions
     from onceward.message.record import Cancellation, Cancellations, GroupInfo, Page, Status
@@ -36,11 +37,13 @@ __all__ = [
     "AsyncMailbox",
     "AsyncSession",
     "AsyncTransaction",
+    "BodyCodec",
     "Cancellation",
     "Cancellations",
     "ChannelConfig",
     "Chunk",
     "DeadLetter",
+    "EncryptedMsg",
     "Ended",
     "GroupDone",
     "GroupInfo",
@@ -67,6 +70,7 @@ _MODULES = {
     "AsyncMailbox": "features.mailboxes.aio",
     "AsyncSession": "api.aio",
     "AsyncTransaction": "core.handle.context",
+    "BodyCodec": "message.encrypted",
     "Cancellation": "message.record",
     "Cancellations": "message.record",
     "ChannelConfig": "features.channels.directory",
@@ -78,6 +82,7 @@ _MODULES = {
     "DeadLetter": "core.rows.dead_letters",
     "GroupDone": "features.groups.done",
     "GroupInfo": "message.record",
+    "EncryptedMsg": "message.encrypted",
     "HandlerTransaction": "features.mailboxes.api",
     "Health": "features.checks.health",
     "Journey": "features.history.journey",

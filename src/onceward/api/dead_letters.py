@@ -112,9 +112,9 @@ class DeadLetters:
         Replace the body of a received dead letter, so that a replay can succeed; return it.
 
         The body is checked against the handler of its type, if this postbox was opened with an
-        agent that has one. The header ``bodyedits`` keeps, as JSON, each earlier body and when it
-        was replaced, in milliseconds; it goes with the message. *peer* is the sender, if several
-        have a dead letter of this id.
+        agent that has one, and encrypted if that takes an ``EncryptedMsg``. The header
+        ``bodyedits`` keeps, as JSON, each earlier body and when it was replaced, in milliseconds;
+        it goes with the message. *peer* is the sender, if several have a dead letter of this id.
 
         Raises:
             InvalidArgument: no such dead letter was received here.
@@ -128,8 +128,7 @@ class DeadLetters:
         if dead.origin == "outbox":
             msg = f"dead letter {message_id} was sent, not received: send a corrected message"
             raise InvalidArgument(msg)
-        payload = _of_version(encode(body), dead.frame)
-        self._check(payload, dead.frame)
+        payload = self._checked(_of_version(encode(body), dead.frame), dead.frame)
         self._db.write(lambda tx: replays.edit(tx, dead.seq, dead.text, payload))
         return next(iter(dead_letters.of_seq(self._db, dead.seq)), dead)
 
@@ -137,15 +136,24 @@ class DeadLetters:
         """Return whether ``edit`` checks bodies of a type or topic: a handler has a model of it."""
         return self._model(kind, topic) is not None
 
-    def _check(self, body: Payload, frame: Frame) -> None:
+    def _checked(self, body: Payload, frame: Frame) -> Payload:
+        """Return a body that fits its handler, encrypted if the present one is."""
+        from onceward.message.encrypted import EncryptedMsg, is_encrypted  # noqa: PLC0415 - rare
+
         value, wanted = json.loads(body.text), self._model(frame.type, frame.topic)
         binary = value if body.media == BYTES else None
         try:
-            decode(None if binary else value, binary, wanted, body.media)
+            found = decode(None if binary else value, binary, wanted, body.media)
         except InvalidMessage:
             raise
         except Exception as error:  # a validator of the user's own class
             raise InvalidMessage(f"body does not fit: {error_text(error)}") from error
+        if isinstance(found, EncryptedMsg):
+            return encode(found)
+        if is_encrypted(frame.data) and not is_encrypted(value):
+            how = "open the file with the agent that handles it (--handlers module:agent)"
+            raise InvalidMessage(f"the body of type {frame.type} is encrypted: {how}")
+        return body
 
     def _model(self, kind: str, topic: str | None) -> Any:
         handler = find_handler(self._handlers, kind, topic)
