@@ -5,8 +5,8 @@ A group chat: a writer and an editor take turns, a manager chooses, a screen sho
     python3 chat.py "a lighthouse in the fog"
 
 The first command runs all four agents in one process; ``onceward work chat:writer`` runs one of
-them. Each agent has its own file. Kill any process at any instant and start it again: the chat
-continues where it was, and each line, word and choice is there once.
+them. Each agent has its own file, and each story is a session. Kill any process at any instant and
+start it again: the chat continues where it was, and each line, word and choice is there once.
 """
 
 import asyncio
@@ -69,16 +69,20 @@ def answer(seat: str, lines: Sequence[Line]) -> str:
     said = len(lines) - 1  # the first line is the user's
     if seat == "manager":
         return "FINISH" if said == LINES else ("writer", "editor")[said % 2]
-    return f"{seat} {said}: {SEATS[seat].split()[-1]} after {lines[-1].text[:20]}"
+    word = "sentence" if seat == "writer" else "comment"
+    return f"A {word} after {len(lines)} lines, the last of which is by the {lines[-1].speaker}."
 
 
 # -- the rows of each agent ------------------------------------------------------------------------
 
 # No UNIQUE and no OR IGNORE: what takes effect twice is there twice.
 TABLES = """
-CREATE TABLE IF NOT EXISTS lines (number INTEGER, speaker TEXT, text TEXT);
-CREATE TABLE IF NOT EXISTS words (line INTEGER, position INTEGER, speaker TEXT, text TEXT);
+CREATE TABLE IF NOT EXISTS lines (story TEXT, number INTEGER, speaker TEXT, text TEXT);
+CREATE TABLE IF NOT EXISTS words (
+    story TEXT, line INTEGER, position INTEGER, speaker TEXT, text TEXT);
 """
+HEARD = "SELECT number, speaker, text FROM lines WHERE story = ? ORDER BY number"
+WORDS = "SELECT text FROM words WHERE story = ? AND line = ? ORDER BY position"
 
 
 def create_tables(box: Postbox) -> None:
@@ -95,14 +99,14 @@ def join(box: Postbox) -> None:
 
 async def chat_so_far(ctx: AsyncContext) -> list[Line]:
     """Return the lines that the agent has heard; a read without a lock, so steps may follow."""
-    rows = await ctx.query("SELECT number, speaker, text FROM lines ORDER BY number")
+    rows = await ctx.query(HEARD, (ctx.message.session,))
     return [Line(number=number, speaker=speaker, text=text) for number, speaker, text in rows]
 
 
 async def keep(ctx: AsyncContext, line: Line) -> None:
     """Store a line, in the commit that ends the message."""
-    values = (line.number, line.speaker, line.text)
-    await ctx.tx.execute("INSERT INTO lines VALUES (?, ?, ?)", values)
+    values = (ctx.message.session, line.number, line.speaker, line.text)
+    await ctx.tx.execute("INSERT INTO lines VALUES (?, ?, ?, ?)", values)
 
 
 async def show(ctx: AsyncContext, line: Line) -> None:
@@ -167,22 +171,22 @@ async def display(word: Word, ctx: AsyncContext) -> None:
     The words of a line arrive in their order, with words of others in between. After a kill a line
     may be printed again; its words are stored once.
     """
-    values = (word.line, word.position, word.speaker, word.text)
-    await ctx.tx.execute("INSERT INTO words VALUES (?, ?, ?, ?)", values)
+    story = ctx.message.session
+    values = (story, word.line, word.position, word.speaker, word.text)
+    await ctx.tx.execute("INSERT INTO words VALUES (?, ?, ?, ?, ?)", values)
     if word.last:
-        words = await ctx.query(
-            "SELECT text FROM words WHERE line = ? ORDER BY position", (word.line,)
-        )
-        print(f"{word.speaker}:", " ".join(text for (text,) in words), flush=True)
+        words = [text for (text,) in await ctx.query(WORDS, (story, word.line))]
+        print(f"{word.speaker}:", *words, flush=True)
 
 
 def main() -> None:
     """Let all members join, and say what the story is about."""
     for agent in (writer, editor, manager, screen):
         Postbox(f"{agent.name}.db", agent=agent, start=False).close()
+    title = " ".join(sys.argv[1:])
     with Postbox("user.db", agent="user") as box:
-        task = f"Write about {' '.join(sys.argv[1:])}."
-        box.send("manager", Line(number=1, speaker="user", text=task))
+        task = Line(number=1, speaker="user", text=f"Write about {title}.")
+        box.session(title).send("manager", task, key=title)  # the same title is the same story
         box.flush(timeout=30)
 
 
