@@ -1,6 +1,7 @@
 """``doctor``: what it finds, and the cure that it names."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -170,7 +171,7 @@ def test_a_loss_is_told_after_the_process_that_noticed_it(
     found, cure = said(ran := cli("doctor", "--json"), "loss")
 
     assert (0, "warning") == (ran.code, level(ran, "loss"))
-    assert found.startswith("commits were lost 0 s ago: the -wal was deleted")
+    assert re.match(r"commits were lost \d+ s ago: the -wal was deleted", found)
     assert f"onceward check {home}/*.db" in cure
     later = SystemClock().now() + findings.MONTH
     monkeypatch.setattr(SystemClock, "now", lambda _: later)

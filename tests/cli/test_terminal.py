@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def test_a_table_has_a_header_and_relative_times(screen: Callable[..., str], sho
     assert ["box", "peer", "session", "state", "messages", "oldest"] == plain(table).splitlines()[
         0
     ].split()
-    assert "0 s ago" in table
+    assert re.search(r" \d+ s ago", table)
 
 
 @pytest.mark.usefixtures("billing")

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -229,7 +230,7 @@ def test_one_agent_says_why_its_messages_wait(shop: Postbox) -> None:
     console.print(frame(looks, TopState(selected=shop.file.path, detail=True), (120, 24)))
 
     shown = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
-    assert "shop was paused 0 s ago: it handles and sends no message" in shown
+    assert re.search(r"shop was paused \d+ s ago: it handles and sends no message", shown)
     assert "onceward resume --agent shop" in shown
 
 
