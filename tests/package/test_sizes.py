@@ -24,7 +24,7 @@ BUDGET = {
     "fleet": 6_490,  # messages judged in a quarter less time: tables by side, lanes by columns
     "testing": 1_570,
     "integrations": 3_620,  # Django: a database, its tasks, a command, the admin
-    "": 665,  # a body of another version
+    "": 670,  # a body of another version
 }
 """Most code lines of each folder of the package; "" is the package itself."""
 BLANK = {
