@@ -172,6 +172,7 @@ CREATE TABLE _onceward_lanes (
     late_at          INTEGER,
     called_id        TEXT,
     called           INTEGER NOT NULL DEFAULT 0,
+    group_name       TEXT,
     UNIQUE (sender, name, rank),
     CHECK ((owner IS NULL) = (leased_seqs IS NULL)),
     CHECK (owner IS NULL OR due_at IS NOT NULL)
@@ -182,6 +183,9 @@ CREATE UNIQUE INDEX _onceward_lanes_session ON _onceward_lanes (name, rank) WHER
 CREATE INDEX _onceward_lanes_suspects ON _onceward_lanes (rank, head_seq) WHERE suspect = 1;
 -- Lanes with work: ready ones in order, then leased or backed-off ones by time. In one index, so that a lease writes one page.
 CREATE INDEX _onceward_lanes_work ON _onceward_lanes (due_at, rank, head_seq) WHERE head_seq IS NOT NULL OR due_at IS NOT NULL;
+
+-- Lanes by the group of their head: those that wait for its turn, in order, and leased ones, which are its running calls.
+CREATE INDEX _onceward_lanes_groups ON _onceward_lanes (group_name, due_at, rank, head_seq) WHERE group_name IS NOT NULL;
 
 -- Workers that may be handling messages whose claim is not committed yet. A row that remains after its process
 -- died shows that it may have had such a claim: then claims are committed before their handlers run.
@@ -558,8 +562,8 @@ CREATE VIEW onceward_lanes AS
 SELECT l.sender, name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN owner IS NOT NULL THEN 'leased' WHEN head_seq IS NULL THEN 'empty' WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, coalesce(attempts, 0) AS attempts, due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
-       recipient AS awaits, r.id AS request_id, asked_at, head_seq
+       b.id AS head_id, coalesce(attempts, 0) AS attempts, nullif(due_at, 9000000000000000) AS due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
+       recipient AS awaits, r.id AS request_id, asked_at, head_seq, group_name
   FROM _onceward_lanes AS l
   LEFT JOIN _onceward_inbox AS b ON seq = head_seq
   LEFT JOIN _onceward_pending_replies AS r ON r.id = (
@@ -586,7 +590,7 @@ SELECT max(0, enqueued - json_extract(counted, '$.ended_pending')) AS pending, s
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) AS received,
                (SELECT coalesce(sum(json_array_length(in_flight_seqs)), 0) FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL) AS sending,
-               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL)
+               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL AND due_at < 9000000000000000)
                    AS processing
           FROM _onceward_counters);
 
@@ -603,7 +607,10 @@ SELECT 'inbox' AS box, NULL AS peer,
          WHERE seq IN (SELECT (SELECT min(head_seq) FROM _onceward_lanes WHERE rank = value AND head_seq IS NOT NULL AND due_at IS NULL)
                          FROM json_each('[0,1,2,3,4]')
                         UNION ALL
-                       SELECT head_seq FROM _onceward_lanes WHERE due_at IS NOT NULL)) AS oldest_at
+                       SELECT (SELECT min(head_seq) FROM _onceward_lanes WHERE rank = value AND head_seq IS NOT NULL AND due_at = 9000000000000000)
+                         FROM json_each('[0,1,2,3,4]')
+                        UNION ALL
+                       SELECT head_seq FROM _onceward_lanes WHERE due_at < 9000000000000000)) AS oldest_at
  UNION ALL
 SELECT 'outbox', peer,
        (SELECT min(created_at) FROM _onceward_outbox
@@ -877,6 +884,22 @@ CREATE TABLE _onceward_unique_bodies (
     seq      INTEGER,
     PRIMARY KEY (handler, digest)
 ) STRICT, WITHOUT ROWID;
+
+-- Groups of messages that take turns, by the key of their handler: those with a lane that waits. The lowest turn is next.
+-- A group that has reached its rate rests until its next call.
+CREATE TABLE _onceward_turns (
+    turn       INTEGER PRIMARY KEY AUTOINCREMENT,
+    group_name TEXT    NOT NULL,
+    rank       INTEGER NOT NULL,
+    due_at     INTEGER,
+    rests_since_at INTEGER,
+    UNIQUE (group_name, rank),
+    CHECK ((due_at IS NULL) = (rests_since_at IS NULL))
+) STRICT;
+
+CREATE INDEX _onceward_turns_next  ON _onceward_turns (rank, turn)      WHERE due_at IS NULL;
+CREATE INDEX _onceward_turns_due   ON _onceward_turns (due_at)          WHERE due_at IS NOT NULL;
+CREATE INDEX _onceward_turns_since ON _onceward_turns (rests_since_at)  WHERE rests_since_at IS NOT NULL;
 
 CREATE INDEX _onceward_unique_bodies_until ON _onceward_unique_bodies (until_at);
 
@@ -1200,7 +1223,7 @@ CREATE VIEW onceward_inbox AS
 SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN state = 'pending'
-             AND seq IN (SELECT value FROM _onceward_lanes, json_each(leased_seqs) WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL)
+             AND seq IN (SELECT value FROM _onceward_lanes, json_each(leased_seqs) WHERE leased_seqs IS NOT NULL AND due_at < 9000000000000000)
             THEN 'processing' ELSE state END AS state,
        attempts, expires_at, correlation_id, causation_id, received_at, ended_at, reason, frame,
        CASE WHEN json_valid(frame)
@@ -1214,6 +1237,7 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
             WHEN q.paused_at IS NOT NULL THEN 'resume'
             WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
             WHEN seq <> l.head_seq THEN 'lane'
+            WHEN l.due_at = 9000000000000000 THEN iif(t.due_at IS NULL, 'turn', 'rate')
             ELSE coalesce(
                  (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
                    WHERE asker_seq = b.seq AND r.state = 'open' ORDER BY asker_index LIMIT 1),
@@ -1226,8 +1250,10 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
        CASE WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL  -- a pause lasts a century at most
             WHEN q.paused_at >= coalesce(i.paused_at, 0) THEN q.paused_at + 3155760000000
             WHEN i.paused_at IS NOT NULL THEN i.paused_at + 3155760000000
+            WHEN l.due_at = 9000000000000000 THEN t.due_at
             ELSE coalesce(l.due_at, (SELECT max(next_at) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))) END AS waits_until_at
   FROM _onceward_inbox AS b JOIN _onceward_file_info AS i
   LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
   LEFT JOIN _onceward_session_queues AS q ON l.sender IS NULL AND q.session = l.name
+  LEFT JOIN _onceward_turns AS t ON t.group_name = l.group_name AND t.rank = l.rank
 ;

@@ -10,7 +10,7 @@ CREATE VIEW onceward_inbox AS
 SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN state = 'pending'
-             AND seq IN (SELECT value FROM _onceward_lanes, json_each(leased_seqs) WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL)
+             AND seq IN (SELECT value FROM _onceward_lanes, json_each(leased_seqs) WHERE leased_seqs IS NOT NULL AND due_at < 9000000000000000)
             THEN 'processing' ELSE state END AS state,
        attempts, expires_at, correlation_id, causation_id, received_at, ended_at, reason, frame,
        CASE WHEN json_valid(frame)
@@ -24,6 +24,7 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
             WHEN q.paused_at IS NOT NULL THEN 'resume'  -- [runs]
             WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
             WHEN seq <> l.head_seq THEN 'lane'
+            WHEN l.due_at = 9000000000000000 THEN iif(t.due_at IS NULL, 'turn', 'rate')  -- [handler_limits]
             ELSE coalesce(
                  (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
                    WHERE asker_seq = b.seq AND r.state = 'open' ORDER BY asker_index LIMIT 1),
@@ -36,8 +37,10 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
        CASE WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL  -- a pause lasts a century at most
             WHEN q.paused_at >= coalesce(i.paused_at, 0) THEN q.paused_at + 3155760000000  -- [runs]
             WHEN i.paused_at IS NOT NULL THEN i.paused_at + 3155760000000
+            WHEN l.due_at = 9000000000000000 THEN t.due_at  -- [handler_limits]
             ELSE coalesce(l.due_at, (SELECT max(next_at) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))) END AS waits_until_at
   FROM _onceward_inbox AS b JOIN _onceward_file_info AS i
   LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
   LEFT JOIN _onceward_session_queues AS q ON l.sender IS NULL AND q.session = l.name  -- [runs]
+  LEFT JOIN _onceward_turns AS t ON t.group_name = l.group_name AND t.rank = l.rank  -- [handler_limits]
 ;

@@ -171,6 +171,7 @@ CREATE TABLE _onceward_lanes (
     late_at          INTEGER,
     called_id        TEXT,
     called           INTEGER NOT NULL DEFAULT 0,
+    group_name       TEXT,
     UNIQUE (sender, name, rank),
     CHECK ((owner IS NULL) = (leased_seqs IS NULL)),
     CHECK (owner IS NULL OR due_at IS NOT NULL)
@@ -181,6 +182,9 @@ CREATE UNIQUE INDEX _onceward_lanes_session ON _onceward_lanes (name, rank) WHER
 CREATE INDEX _onceward_lanes_suspects ON _onceward_lanes (rank, head_seq) WHERE suspect = 1;
 -- Lanes with work: ready ones in order, then leased or backed-off ones by time. In one index, so that a lease writes one page.
 CREATE INDEX _onceward_lanes_work ON _onceward_lanes (due_at, rank, head_seq) WHERE head_seq IS NOT NULL OR due_at IS NOT NULL;
+
+-- Lanes by the group of their head: those that wait for its turn, in order, and leased ones, which are its running calls.
+CREATE INDEX _onceward_lanes_groups ON _onceward_lanes (group_name, due_at, rank, head_seq) WHERE group_name IS NOT NULL;
 
 -- Workers that may be handling messages whose claim is not committed yet. A row that remains after its process
 -- died shows that it may have had such a claim: then claims are committed before their handlers run.
@@ -557,8 +561,8 @@ CREATE VIEW onceward_lanes AS
 SELECT l.sender, name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN owner IS NOT NULL THEN 'leased' WHEN head_seq IS NULL THEN 'empty' WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, coalesce(attempts, 0) AS attempts, due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
-       recipient AS awaits, r.id AS request_id, asked_at, head_seq
+       b.id AS head_id, coalesce(attempts, 0) AS attempts, nullif(due_at, 9000000000000000) AS due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
+       recipient AS awaits, r.id AS request_id, asked_at, head_seq, group_name
   FROM _onceward_lanes AS l
   LEFT JOIN _onceward_inbox AS b ON seq = head_seq
   LEFT JOIN _onceward_pending_replies AS r ON r.id = (
@@ -585,7 +589,7 @@ SELECT max(0, enqueued - json_extract(counted, '$.ended_pending')) AS pending, s
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) AS received,
                (SELECT coalesce(sum(json_array_length(in_flight_seqs)), 0) FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL) AS sending,
-               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL)
+               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL AND due_at < 9000000000000000)
                    AS processing
           FROM _onceward_counters);
 
@@ -602,7 +606,10 @@ SELECT 'inbox' AS box, NULL AS peer,
          WHERE seq IN (SELECT (SELECT min(head_seq) FROM _onceward_lanes WHERE rank = value AND head_seq IS NOT NULL AND due_at IS NULL)
                          FROM json_each('[0,1,2,3,4]')
                         UNION ALL
-                       SELECT head_seq FROM _onceward_lanes WHERE due_at IS NOT NULL)) AS oldest_at
+                       SELECT (SELECT min(head_seq) FROM _onceward_lanes WHERE rank = value AND head_seq IS NOT NULL AND due_at = 9000000000000000)
+                         FROM json_each('[0,1,2,3,4]')
+                        UNION ALL
+                       SELECT head_seq FROM _onceward_lanes WHERE due_at < 9000000000000000)) AS oldest_at
  UNION ALL
 SELECT 'outbox', peer,
        (SELECT min(created_at) FROM _onceward_outbox

@@ -30,6 +30,7 @@ from onceward.message.times import GivenRate, Point, Span, millis, point, second
 from onceward.message.validators import check_type, reply_schema
 
 if TYPE_CHECKING:
+    from onceward.message.group_key import GroupKey
     from onceward.message.times import Rate
 
 
@@ -288,7 +289,7 @@ MOST: Final = 2**62
 """The largest number of an option; SQLite holds it."""
 WITHIN: Final = 0.2
 """Default seconds that a message waits for others of its batch."""
-ALONE: Final = ("concurrency", "rate", "unique_for", "keep_result")
+ALONE: Final = ("concurrency", "rate", "key", "unique_for", "keep_result")
 """Options that a batch handler does not have."""
 Errors = type[Exception] | tuple[type[Exception], ...]
 """A class of exceptions, or several."""
@@ -313,6 +314,11 @@ class HandlerOptions(TypedDict, total=False):
     """Maximum simultaneous calls in all processes on the file; default: as many as workers."""
     rate: GivenRate | None
     """Maximum rate of calls in all processes on the file: ``10/m``, or a number per second."""
+    key: str | Callable[[Any], object] | None
+    """
+    By which *rate* and *concurrency* apply to each group of messages, and groups take turns: an
+    attribute such as ``session``, ``body.FIELD``, ``headers.NAME``, or a function of the body.
+    """
     batch: int | None
     """Maximum messages of one call, which gets a list of bodies; for an exact type or topic."""
     within: Span | None
@@ -338,6 +344,7 @@ class HandlerRules:
     unique_for: Millis | None = None
     concurrency: int | None = None
     rate: Rate | None = None
+    key: GroupKey | None = None
     batch: int | None = None
     within: float = WITHIN
     keep_result: bool | None = None
@@ -407,6 +414,12 @@ def _rate(field: str, given: GivenRate) -> Rate:
     return read_rate(field, given)
 
 
+def _key(field: str, given: object) -> GroupKey:
+    from onceward.message.group_key import read_key  # noqa: PLC0415 - rarely needed
+
+    return read_key(field, given)
+
+
 def whole_number(field: str, given: int | None, why: str) -> int | None:
     """Return a number from 1, or None; raises InvalidArgument for any other."""
     if given is None or (type(given) is int and 0 < given <= MOST):
@@ -446,6 +459,7 @@ READ_HANDLER: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "unique_for": _unique_for,
     "concurrency": lambda name, given: whole_number(name, given, "at least one call runs"),
     "rate": _rate,
+    "key": _key,
     "batch": lambda name, given: whole_number(name, given, "a call has at least one message"),
     "within": seconds,
     "keep_result": _flag,

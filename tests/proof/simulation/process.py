@@ -25,7 +25,7 @@ from onceward.core.send.compose import Composer
 from onceward.errors import InvalidArgument
 from onceward.features.batches.context import BatchContext
 from onceward.features.batches.worker import batch_workers
-from onceward.features.handler_limits.limits import gates
+from onceward.features.handler_limits.gates import gates
 from onceward.features.steps.awaited import declare
 from onceward.file import open_files
 from onceward.file.directory import DirectoryCache, DirectoryHandle

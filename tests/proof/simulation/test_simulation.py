@@ -58,8 +58,13 @@ def test_what_was_found_stays_mended(seed: int) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "options",
-    [{"concurrency": 1, "rate": "20/m"}, {"batch": 3, "within": 0.5}, {"batch": 4, "within": 0}],
-    ids=["limits", "batch", "batch-at-once"],
+    [
+        {"concurrency": 1, "rate": "20/m"},
+        {"concurrency": 2, "rate": "20/m", "key": "session"},
+        {"batch": 3, "within": 0.5},
+        {"batch": 4, "within": 0},
+    ],
+    ids=["limits", "groups", "batch", "batch-at-once"],
 )
 def test_worlds_with_options_of_handlers(options: HandlerOptions) -> None:
     """Messages that wait for a place, a time or company are handled once, in order, as others."""

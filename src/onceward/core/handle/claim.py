@@ -10,7 +10,7 @@ a session with runs, those that a gate admits), and lease the lane for them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import starmap
@@ -117,7 +117,10 @@ def _found_after_recovery(tx: StoreTransaction, wanted: ClaimRequest) -> list[Re
     if identity.is_paused(tx.rows):
         return []
     recovery.wake_due(tx)
-    return claimable.ready(tx.rows, wanted.lanes, wanted.session) or _suspects(tx, wanted.session)
+    found = claimable.ready(tx.rows, wanted.lanes, wanted.session)
+    if not found and not wanted.session:
+        found = claimable.parked(tx.rows, wanted.lanes)
+    return found or _suspects(tx, wanted.session)
 
 
 def _suspects(tx: StoreTransaction, session: str | None = None, limit: int = 1) -> list[ReadyLane]:
@@ -140,7 +143,21 @@ class ClaimGate(Protocol):
     def fits(self, kind: Kind) -> bool:
         """Return whether a message may be claimed now, without reading the file."""
 
-    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
+    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool:
+        """
+        Let heads of lanes (``READY_KINDS``) wait for the turns of their groups.
+
+        Return whether the claim may look at more lanes.
+        """
+
+    def order(
+        self, tx: StoreTransaction, ready: list[ReadyLane], limit: int
+    ) -> Iterable[ReadyLane]:
+        """Return the ready lanes and those of groups in the order in which they are claimed."""
+
+    def admit(
+        self, tx: StoreTransaction, lane_id: int, rows: list[tuple[Any, ...]], *, alone: bool
+    ) -> int:
         """
         Return how many of a lane's next rows (``NEXT_KINDS``) are claimed, counted from the first.
 
@@ -178,10 +195,10 @@ def claim_admitted(
     claimed: list[list[LeasedMessage]] = []
     left = wanted.messages
     lease = partial(_lease_admitted, tx, wanted, gate, owner=owner, until=until)
-    for lane in _ready(tx, wanted, gate):
+    for lane in gate.order(tx, _ready(tx, wanted, gate), left):
         if left <= 0:
             break
-        if found := lease(lane, left):
+        if found := lease(lane[:4], left):
             claimed.append(found)
             left -= len(found)
     for suspect in () if claimed else _suspects(tx, limit=wanted.lanes):
@@ -208,7 +225,7 @@ def _lease_admitted(
     rows = claimable.before_runs(tx, rows) if shared and rows else rows
     alone = bool(rows) and rows[0][0] <= careful_to
     rows = rows[:1] if alone else rows
-    rows = rows[: gate.admit(tx, rows, alone=alone)] if rows else rows
+    rows = rows[: gate.admit(tx, lane_id, rows, alone=alone)] if rows else rows
     if not rows:
         return []
     free, seqs = (lane_id, token, careful_to), [row[0] for row in rows]
@@ -216,9 +233,7 @@ def _lease_admitted(
     return [LeasedMessage(held, *row[:MESSAGE]) for row in rows]
 
 
-def _ready(
-    tx: StoreTransaction, wanted: ClaimRequest, gate: ClaimGate
-) -> list[tuple[int, int, int, int]]:
+def _ready(tx: StoreTransaction, wanted: ClaimRequest, gate: ClaimGate) -> list[ReadyLane]:
     """Return the lanes to read; their heads fit, unless other types may be skipped."""
     if wanted.types is not None:
         found = claimable.ready(tx.rows, wanted.lanes)
@@ -228,7 +243,7 @@ def _ready(
             found.append(lane)
             if len(found) >= wanted.lanes:
                 break
-    return [lane[:4] for lane in claimable.in_turn(found, wanted.served)]
+    return claimable.in_turn(found, wanted.served)
 
 
 def _fitting(
@@ -242,7 +257,8 @@ def _fitting(
             rank, seq = row[4:6]
             if gate.fits(row[6:]):
                 yield row[:5]
-        more, limit = len(rows) == limit, min(10 * limit, LANES_PAGE)
+        more = gate.park(tx, rows) and len(rows) == limit
+        limit = min(10 * limit, LANES_PAGE)
 
 
 def find_in(

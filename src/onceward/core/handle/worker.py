@@ -306,11 +306,12 @@ class Worker:
         *nothing_here*: a claim has just found nothing, so ready messages are for readers or other
         workers; a commit that changes this notifies.
         """
-        paused_at, ready, self._due_at = claimable.agenda(self._db.read)
+        paused_at, ready, self._due_at, parked = claimable.agenda(self._db.read)
         if disabled_by_environment() or paused_at is not None:
             return engine.MAX_IDLE_SECONDS
         if ready == claimable.ONLY_SUSPECTS and self._db.in_flight.busy:
             ready = 0  # the worker that is busy looks for them after its round
+        ready = ready or parked
         if (ready or self._left_leases) and not nothing_here:
             return 0.0
         if ready and self._types is None and self._gate is None:
@@ -752,8 +753,8 @@ class Worker:
         attempt = self._running
         if attempt is None or not self._may_grow or attempt.running_for < CLAIM_WAITS:
             return None
-        _, ready, due_at = claimable.agenda(self._db.read)
-        if ready:
+        _, ready, due_at, parked = claimable.agenda(self._db.read)
+        if ready or parked:
             self._may_grow = self._grow()
         return None if due_at is None else max(TICK, (due_at - self._db.now()) / 1000)
 
@@ -861,4 +862,6 @@ def pool_size(agent: Handlers, workers: int | None) -> int:
         return workers
     single = [each for each in agent.handlers if not each.rules.batch]
     coroutines = ASYNC_WORKERS if any(each.is_async for each in single) else 1
-    return max(coroutines, *(each.rules.concurrency or 1 for each in agent.handlers))
+    keyed = any(each.rules.key and each.rules.concurrency for each in single)
+    several = ASYNC_WORKERS if keyed else coroutines
+    return max(several, *(each.rules.concurrency or 1 for each in agent.handlers))

@@ -2,7 +2,8 @@
 Find the lanes that may be claimed: the most urgent and oldest first, those of runs never.
 
 Every statement that orders lanes stands here. A lane is ready if it has a head and neither a lease
-nor a backoff; a suspect, whose head may have ended its process, comes after all others.
+nor a backoff; a suspect, whose head may have ended its process, comes after all others. A parked
+lane waits for the turn of its group (see ``lanes``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Container
 from typing import Any, Final, NamedTuple, cast
 
+from onceward.core.rows.inbox import PARKED
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 
@@ -48,18 +50,26 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank,
  {URGENT_FIRST}
  LIMIT :limit
 """
-SUSPECTS: Final = f"""
+# Lanes that wait for the turn of a group: leased by workers that know no groups, after all others.
+PARKED_LANES: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
+ WHERE head_seq IS NOT NULL AND due_at = {PARKED} AND {ORDINARY}
+ {URGENT_FIRST}
+ LIMIT ?
+"""
+SUSPECTS: Final = f"""
+SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank
+  FROM _onceward_lanes INDEXED BY _onceward_lanes_suspects
  WHERE suspect = 1 AND owner IS NULL AND head_seq IS NOT NULL AND {ORDINARY}
    AND (:session IS NULL OR {SESSION} = :session)
  {URGENT_FIRST}
  LIMIT :limit
 """
-LANE_OF: Final = """
+LANE_OF: Final = f"""
 SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL
-   AND (l.due_at IS NULL OR l.suspect = 1)
+   AND (l.due_at IS NULL OR l.suspect = 1 OR l.due_at = {PARKED})
 """
 WITH_RUNS: Final = """
 SELECT min(b.seq)
@@ -77,13 +87,14 @@ SELECT (SELECT paused_at FROM _onceward_file_info),
                           WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY})
             THEN 1
             WHEN EXISTS (SELECT 1
-                           FROM _onceward_lanes
+                           FROM _onceward_lanes INDEXED BY _onceward_lanes_suspects
                           WHERE suspect = 1 AND owner IS NULL AND head_seq IS NOT NULL
                             AND {ORDINARY})
             THEN 2 ELSE 0 END,
-       (SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL)
+       (SELECT min(due_at) FROM _onceward_lanes WHERE due_at < {PARKED}),
+       EXISTS (SELECT 1 FROM _onceward_lanes WHERE head_seq IS NOT NULL AND due_at = {PARKED})
 """
-NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL"
+NEXT_DUE: Final = f"SELECT min(due_at) FROM _onceward_lanes WHERE due_at < {PARKED}"
 # A lane that is known and empty, while no other lane is ready and none waits for a date or a type.
 FREE: Final = """
 SELECT lane_id, token, isolate_upto_seq, 1 + (SELECT seq FROM sqlite_sequence
@@ -111,6 +122,8 @@ class Agenda(NamedTuple):
     """1: a lane may be claimed now; ``ONLY_SUSPECTS``: one, if no other call runs; 0: none."""
     due_at: Millis | None
     """When the first backed-off or leased lane is due."""
+    parked: int
+    """Whether a lane waits for the turn of its group."""
 
 
 class FreeLane(NamedTuple):
@@ -159,6 +172,11 @@ def ready_kinds(
     """Return claimable lanes after a rank and head, their head, and its type and topic."""
     rank, seq = after
     return tx.rows(READY_KINDS, {"rank": rank, "seq": seq, "limit": limit})
+
+
+def parked(read: Rows, limit: int) -> list[ReadyLane]:
+    """Return the lanes that wait for the turn of their groups, the most urgent and oldest first."""
+    return cast("list[ReadyLane]", read(PARKED_LANES, (limit,)))
 
 
 def suspects(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from onceward.core.rows.inbox import PARKED
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 
@@ -17,7 +18,7 @@ LANE_FIELDS: Final = "lane_id, token, owner, leased_seqs, isolate_upto_seq, late
 LANES: Final = f"SELECT {LANE_FIELDS} FROM _onceward_lanes"
 DUE: Final = f"{LANES} WHERE due_at <= ?"
 LEASED: Final = f"{LANES} WHERE lane_id = ? AND owner IS NOT NULL"
-LEASED_BY: Final = f"{LANES} WHERE due_at IS NOT NULL AND owner = ?"
+LEASED_BY: Final = f"{LANES} WHERE due_at < {PARKED} AND owner = ?"
 # Noted calls whose claim was never committed: their lane still has the token from before. A call
 # with an id is of a message that was not stored then; it may be now, or have ended.
 UNDONE: Final = """
@@ -37,8 +38,8 @@ SELECT l.lane_id, l.token, j.value ->> 3, b.seq
                           FROM _onceward_processed_messages AS p
                          WHERE p.sender = l.sender AND p.message_id = j.value ->> 3) END
 """
-OWNERS: Final = """
-SELECT owner FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL
+OWNERS: Final = f"""
+SELECT owner FROM _onceward_lanes WHERE due_at < {PARKED} AND owner IS NOT NULL
 UNION
 SELECT owner FROM _onceward_workers
 """

@@ -19,6 +19,7 @@ from onceward.message.vocabulary import Outcome
 
 MESSAGE: Final = "seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at"
 """The columns of a leased message, without its lease."""
+PARKED: Final = 9_000_000_000_000_000  # date of a lane that waits for the turn of its group
 NEXT: Final = f"""
 SELECT {MESSAGE}
   FROM _onceward_inbox
@@ -38,13 +39,13 @@ SELECT {MESSAGE}
  ORDER BY seq LIMIT ?
 """
 # Unleased messages of a channel: by priority, or in order of arrival from an arm per priority.
-WAITS_IN: Final = """
+WAITS_IN: Final = f"""
 SELECT b.rank, b.seq, b.topic
   FROM _onceward_inbox AS b
   JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.channel = :channel AND b.state = 'pending'
    AND (CASE WHEN :suspects THEN l.suspect = 1 AND l.owner IS NULL
-             ELSE l.due_at IS NULL OR l.due_at <= :now END)"""
+             ELSE l.due_at IS NULL OR l.due_at <= :now OR l.due_at = {PARKED} END)"""
 NEXT_IN: Final = (
     f"{WAITS_IN} AND (b.rank, b.seq) > (:rank, :seq) ORDER BY b.rank, b.seq LIMIT :limit"
 )

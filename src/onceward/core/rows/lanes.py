@@ -14,6 +14,10 @@ death of its process (end_dead_worker) or by force (seize, fence).
 messages of a lease that ended unsettled, because one of them may have ended its process, and to
 those of a commit that failed, because one of them may be at fault. It never falls; later messages
 are claimed together again.
+
+A lane without an owner whose ``due_at`` is ``PARKED`` waits for the turn of its ``group_name``. A
+claim finds it by its group, or leases it last if it knows no groups; a lease from there keeps the
+name until it ends, which counts the running calls of the group.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from pydantic_core import to_json
 
 from onceward.core.rows import holders, inbox
 from onceward.core.rows.holders import LaneRow
+from onceward.core.rows.inbox import PARKED
 from onceward.errors import LeaseLost
 from onceward.file.transaction import StoreTransaction, listed
 from onceward.message.clock import Millis
@@ -36,7 +41,7 @@ SELECT min(seq)
   FROM _onceward_inbox
  WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'
 """
-UNLEASED: Final = "owner = NULL, leased_seqs = NULL, due_at = NULL"
+UNLEASED: Final = "owner = NULL, leased_seqs = NULL, due_at = NULL, group_name = NULL"
 HELD: Final = "lane_id = :lane AND token = :token AND owner = :owner"
 OPEN: Final = """
 INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
@@ -62,7 +67,7 @@ RETURNING lane_id
 # Messages came to empty lanes; *moved*: or left lanes.
 HEADS: Final = f"""
 UPDATE _onceward_lanes
-   SET head_seq = ({NEW_HEAD})
+   SET head_seq = ({NEW_HEAD}), due_at = nullif(due_at, {PARKED})
  WHERE lane_id IN (SELECT value FROM json_each(:lanes)) AND (head_seq IS NULL OR :moved)
 """
 # A message was just inserted into an empty lane.
@@ -102,9 +107,10 @@ RELEASE: Final = f"""
 UPDATE _onceward_lanes SET {UNLEASED}, suspect = 0
  WHERE lane_id IN (SELECT value FROM json_each(?))
 """
-# A lane rests until a date, and as a suspect until all others are served.
+# A lane rests until a date or the turn of a group, and as a suspect until all others are served.
 REST: Final = """
-UPDATE _onceward_lanes SET due_at = :due_at, suspect = max(suspect, :suspect)
+UPDATE _onceward_lanes
+   SET due_at = :due_at, suspect = max(suspect, :suspect), group_name = :group
  WHERE lane_id = :lane AND owner IS NULL
 """
 # What a lane waits for has come: it is claimable now, unless its head may end the process.
@@ -113,10 +119,11 @@ UPDATE _onceward_lanes SET due_at = NULL
  WHERE lane_id IN (SELECT value FROM json_each(?)) AND owner IS NULL AND suspect = 0
 """
 # Without an owner, the token says that the calls of a claim that was rolled back are counted.
-LEASE: Final = """
+LEASE: Final = f"""
 UPDATE _onceward_lanes
    SET owner = :owner, token = token + 1, due_at = :until, leased_seqs = :seqs,
-       isolate_upto_seq = max(isolate_upto_seq, :isolate), late_at = NULL, suspect = 0
+       isolate_upto_seq = max(isolate_upto_seq, :isolate), late_at = NULL, suspect = 0,
+       group_name = CASE WHEN due_at = {PARKED} THEN group_name END
  WHERE lane_id = :lane AND token = :token AND owner IS NULL
 """
 # Further messages of the lane join a lease; later they are claimed alone.
@@ -154,7 +161,8 @@ UPDATE _onceward_lanes
        owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
        leased_seqs = :rest,
        due_at = CASE WHEN :rest IS NOT NULL THEN due_at
-                     WHEN :due_at IS NOT NULL AND {HEAD_AFTER} IS NOT NULL THEN :due_at END
+                     WHEN :due_at IS NOT NULL AND {HEAD_AFTER} IS NOT NULL THEN :due_at END,
+       group_name = CASE WHEN :rest IS NOT NULL THEN group_name END
  WHERE {HELD}
 """
 # A lease without messages holds a lane for a call that cannot commit; that call has returned.
@@ -413,7 +421,12 @@ def fence(tx: StoreTransaction, seqs: Sequence[int]) -> None:
 
 def rest(tx: StoreTransaction, lane_id: int, due_at: Millis, *, suspect: bool = False) -> None:
     """Let a lane that is not leased rest until a date; *suspect*: other lanes are served first."""
-    tx.run(REST, {"lane": lane_id, "due_at": due_at, "suspect": suspect})
+    tx.run(REST, {"lane": lane_id, "due_at": due_at, "suspect": suspect, "group": None})
+
+
+def park(tx: StoreTransaction, lane_id: int, group: str) -> None:
+    """Let a lane that is not leased wait for the turn of its head's group."""
+    tx.run(REST, {"lane": lane_id, "due_at": PARKED, "suspect": False, "group": group})
 
 
 def hurry(tx: StoreTransaction, lane_ids: Sequence[int]) -> None:

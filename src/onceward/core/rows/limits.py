@@ -103,6 +103,15 @@ ON CONFLICT (name) DO UPDATE
        tokens = min(tokens, excluded.burst)
 """
 REMOVE_RATE: Final = "DELETE FROM _onceward_rate_limits WHERE name = ?1 OR name GLOB ?1 || '/*'"
+# A full bucket says no more than none.
+FORGET_FULL: Final = """
+DELETE FROM _onceward_rate_limits
+ WHERE name IN (SELECT name
+                  FROM _onceward_rate_limits
+                 WHERE name >= :scope || ':' AND name < :scope || ';'
+                   AND tokens + max(0, :now - filled_at) * per_second / 1000.0 >= burst
+                 LIMIT :limit)
+"""
 TAKE_CALLS: Final = """
 INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
 VALUES (:name, :per_second, :burst, :burst - :calls, :now)
@@ -121,6 +130,11 @@ def take_send(tx: StoreTransaction) -> list[tuple[float, float, float]]:
 def fill_bucket(tx: StoreTransaction, bucket: Mapping[str, Any]) -> None:
     """Set the tokens that are left in a bucket."""
     tx.run(FILL_BUCKET, bucket)
+
+
+def forget_full(tx: StoreTransaction, scope: str, limit: int) -> int:
+    """Delete a slice of the full buckets of a scope, which are made again; return how many."""
+    return tx.run(FORGET_FULL, {"scope": scope, "now": tx.now, "limit": limit})
 
 
 def take_calls(tx: StoreTransaction, bucket: Mapping[str, Any]) -> None:

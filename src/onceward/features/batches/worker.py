@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from onceward.core.handle.invoke import Loop, wait_after
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import Worker
 from onceward.core.rows import claimable, lanes
+from onceward.core.rows.claimable import ReadyLane
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import engine_loop as engine
 from onceward.core.run import recovery
@@ -74,9 +75,23 @@ class BatchGate:
         """Return whether this handler handles a message."""
         return find_handler(self._agent.handlers, *kind) is self._handler
 
-    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
+    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool:
+        """Park no lane: a batch handler has no key."""
+        del tx, heads
+        return True
+
+    def order(
+        self, tx: StoreTransaction, ready: list[ReadyLane], limit: int
+    ) -> Iterable[ReadyLane]:
+        """Return the ready lanes."""
+        del tx, limit
+        return ready
+
+    def admit(
+        self, tx: StoreTransaction, lane_id: int, rows: list[tuple[Any, ...]], *, alone: bool
+    ) -> int:
         """Return how many rows of a lane belong to the batch."""
-        del tx
+        del tx, lane_id
         if self._closed or not self.fits(rows[0][MESSAGE:]):
             return 0
         if alone or rows[0][ATTEMPT] > 1:
@@ -172,7 +187,7 @@ class BatchWorker(Worker):
 
     def _idle_for(self, *, nothing_here: bool = False) -> float | None:
         idle = super()._idle_for(nothing_here=True)
-        paused_at, ready, _ = claimable.agenda(self._db.read)
+        paused_at, ready, *_ = claimable.agenda(self._db.read)
         if paused_at is not None or disabled_by_environment():
             return engine.MAX_IDLE_SECONDS
         if self._left_leases and not nothing_here:

@@ -30,7 +30,7 @@ def _unique(agent: Handlers) -> CallGuard | None:
 
 FEATURE: Final = Feature(
     name="handler_limits",
-    upkeep=Upkeep(prune=late("unique_bodies.prune")),
-    claims=Claims(gates=late("limits.gates")),
+    upkeep=Upkeep(prune=late("upkeep.prune")),
+    claims=Claims(gates=late("gates.gates")),
     calls=Calls(guard=_unique),
 )

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.claim import MESSAGE, Kind
 from onceward.core.handle.signatures import Handler, Handlers
-from onceward.core.handle.worker import pool_size
+from onceward.core.rows import claimable
+from onceward.core.rows.claimable import ReadyLane
+from onceward.core.rows.inbox import PARKED
 from onceward.features.handler_limits import rates
+from onceward.features.handler_limits.rates import bucket
 from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
@@ -19,11 +22,11 @@ from onceward.message.times import Rate
 
 KINDS: Final = 4096
 """Maximum types and topics whose handler is cached."""
-LEASED: Final = """
+LEASED: Final = f"""
 SELECT DISTINCT l.owner, b.type, b.topic
   FROM _onceward_lanes AS l, json_each(l.leased_seqs) AS j
   JOIN _onceward_inbox AS b ON b.seq = j.value
- WHERE l.due_at IS NOT NULL AND l.owner IS NOT NULL
+ WHERE l.due_at < {PARKED} AND l.owner IS NOT NULL
 """
 LOOK_AGAIN: Final = 0.1
 """Seconds until a worker retries for a slot that a worker of another postbox has."""
@@ -42,19 +45,21 @@ class HandlerLimits:
 
     def __init__(self, agent: Handlers, *, alone: frozenset[str], free: Callable[[], None]) -> None:
         self.handler_of = lru_cache(KINDS)(lambda kind: find_handler(agent.handlers, *kind))
+        self.keyed = {each.pattern: each for each in agent.handlers if each.rules.key is not None}
+        """The handlers whose limits apply to each group, by pattern."""
         self._alone, self._free = alone, free
         self._lock = forks.new_lock()
         self._taken = Counter[str]()
         self._missed = False
         """Whether a worker was refused since a slot became free."""
         self._next_at: dict[str, Millis] = {}
-        """For handlers that have reached their rate, by pattern: when the next call is allowed."""
+        """For handlers that have reached their rate, by bucket: when the next call is allowed."""
         self._unused = Counter[str]()
-        """Calls that were counted in the file but not made."""
+        """Calls that were counted in the file but not made, by bucket."""
 
     def places(self, handler: Handler) -> tuple[str, int | None]:
         """Return the name under which calls of a handler are counted, and their maximum."""
-        if handler.rules.concurrency is not None:
+        if handler.rules.concurrency is not None and handler.rules.key is None:
             return handler.pattern, handler.rules.concurrency
         return ("", 1) if handler.pattern in self._alone else (handler.pattern, None)
 
@@ -84,30 +89,32 @@ class HandlerLimits:
         if missed:
             self._free()
 
-    def exhausted(self, pattern: str, now: Millis) -> bool:
+    def exhausted(self, bucket: str, now: Millis) -> bool:
         """Return whether a handler is known to have no call left until a later time."""
-        return self._next_at.get(pattern, 0) > now
+        return self._next_at.get(bucket, 0) > now
 
-    def calls_left(self, tx: StoreTransaction, pattern: str, rate: Rate) -> int:
-        """Return how many calls may begin now; if none, remember when the next may begin."""
-        left = rates.left(tx, pattern, rate)
+    def calls_left(self, tx: StoreTransaction, bucket: str, rate: Rate) -> float:
+        """Return how many calls may begin now; below 1 means none."""
+        left = rates.left(tx, bucket, rate)
         with self._lock:
-            left = min(rate.burst, left + self._unused[pattern])
-            if left < 1:
-                self._next_at[pattern] = tx.now + rates.wait(rate, left)
-        return int(left)
+            return min(rate.burst, left + self._unused.get(bucket, 0))
 
-    def count(self, tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
+    def wait_until(self, bucket: str, next_at: Millis) -> None:
+        """Remember when the next call of a handler may begin."""
+        with self._lock:
+            self._next_at[bucket] = next_at
+
+    def count(self, tx: StoreTransaction, bucket: str, rate: Rate, calls: int) -> None:
         """Count calls in the file, less those that were counted earlier but not made."""
         with self._lock:
-            unused = self._unused.pop(pattern, 0)
-        rates.take(tx, pattern, rate, calls - unused)
+            unused = self._unused.pop(bucket, 0)
+        rates.take(tx, bucket, rate, calls - unused)
 
-    def keep_unused(self, pattern: str, calls: int) -> None:
+    def keep_unused(self, bucket: str, calls: int) -> None:
         """Keep calls that were counted but not made for the next claim."""
         with self._lock:
-            self._unused[pattern] += calls
-            self._next_at.pop(pattern, None)
+            self._unused[bucket] += calls
+            self._next_at.pop(bucket, None)
 
     def forget_waits(self, now: Millis) -> None:
         """Forget the handlers that have a call left again."""
@@ -121,6 +128,13 @@ class HandlerLimits:
         return None if first is None else max(0.0, (first - now) / 1000)
 
 
+class AdmittedCall(NamedTuple):
+    """A call of a handler, and the bucket of its rate."""
+
+    handler: Handler
+    bucket: str
+
+
 class WorkerGate:
     """Decides which messages one worker claims, and holds their slots until its round ends."""
 
@@ -129,10 +143,10 @@ class WorkerGate:
         self._now: Millis = 0
         self._held: set[str] = set()
         """Names of the slots that this worker has; it makes one call at a time."""
-        self._waiting: dict[int, Handler] = {}
+        self._waiting: dict[int, AdmittedCall] = {}
         """Claimed messages that have not begun, by sequence."""
         self._left: dict[str, int] = {}
-        """Calls that this claim may still admit, by pattern."""
+        """Calls that this claim may still admit, by bucket."""
         self._counted = False
         """Whether the calls of ``_waiting`` are committed in the file."""
         self._running: str | None = None
@@ -168,37 +182,61 @@ class WorkerGate:
         name, most = self._limits.places(handler)
         if most is not None and name not in self._held and not self._limits.has_place(name, most):
             return False
-        return not self._limits.exhausted(handler.pattern, self._now)
+        return not self._limits.exhausted(bucket(handler.pattern), self._now)
 
-    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
+    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool:
+        """Park no lane: no handler has a key."""
+        del tx, heads
+        return True
+
+    def order(
+        self, tx: StoreTransaction, ready: list[ReadyLane], limit: int
+    ) -> Iterable[ReadyLane]:
+        """Return the ready lanes; without any, those that other handlers' groups have left."""
+        return ready or claimable.parked(tx.rows, limit)
+
+    def admit(
+        self, tx: StoreTransaction, lane_id: int, rows: list[tuple[Any, ...]], *, alone: bool
+    ) -> int:
         """Return how many rows of a lane to claim; their calls then have a slot."""
-        del alone
+        del lane_id, alone
         for index, row in enumerate(rows):
             handler = self._limits.handler_of(row[MESSAGE:])
             if handler is None:
                 continue
-            if not self._admits(tx, handler):
+            call = AdmittedCall(handler, bucket(handler.pattern))
+            if handler.rules.key is not None or not self._admits(tx, call):
                 return index
-            self._waiting[row[SEQ]] = handler
+            self._waiting[row[SEQ]] = call
         return len(rows)
 
-    def _admits(self, tx: StoreTransaction, handler: Handler) -> bool:
-        rate, pattern = handler.rules.rate, handler.pattern
-        if handler.rules.batch is not None:
+    def _admits(self, tx: StoreTransaction, call: AdmittedCall) -> bool:
+        handler = call.handler
+        if handler.rules.batch is not None or self._has_no_call_left(tx, call):
             return False
-        if rate is not None:
-            if pattern not in self._left:
-                self._left[pattern] = self._limits.calls_left(tx, pattern, rate)
-            if self._left[pattern] < 1:
-                return False
         name, most = self._limits.places(handler)
         if most is not None and name not in self._held:
             if self._is_taken(tx, handler) or not self._limits.take_place(name, most):
                 return False
             self._held.add(name)
-        if rate is not None:
-            self._left[pattern] -= 1
+        if handler.rules.rate is not None:
+            self._left[call.bucket] -= 1
         return True
+
+    def _has_no_call_left(self, tx: StoreTransaction, call: AdmittedCall) -> bool:
+        """Return whether a bucket is empty; note when its next call may begin."""
+        rate = call.handler.rules.rate
+        if rate is None:
+            return False
+        if call.bucket not in self._left:
+            left = self._limits.calls_left(tx, call.bucket, rate)
+            self._left[call.bucket] = int(left)
+            if left < 1:
+                self._is_exhausted(call, tx.now + rates.wait(rate, left))
+        return self._left[call.bucket] < 1
+
+    def _is_exhausted(self, call: AdmittedCall, next_at: Millis) -> None:
+        self._limits.wait_until(call.bucket, next_at)
 
     def _is_taken(self, tx: StoreTransaction, handler: Handler) -> bool:
         """
@@ -208,7 +246,7 @@ class WorkerGate:
         one call at a time. None of its leases is left when it claims again.
         """
         most = handler.rules.concurrency
-        if most is None:
+        if most is None or handler.rules.key is not None:
             return False
         if self._leased is None:
             owners: set[tuple[str, str]] = set()
@@ -223,8 +261,8 @@ class WorkerGate:
 
     def end(self, tx: StoreTransaction) -> None:
         """Count the calls that the claim admits."""
-        for pattern, rate, calls in _rated(self._waiting.values()):
-            self._limits.count(tx, pattern, rate, calls)
+        for name, rate, calls in _rated(self._waiting.values()):
+            self._limits.count(tx, name, rate, calls)
         tx.after_commit(self._note_counted)
 
     def _note_counted(self) -> None:
@@ -234,66 +272,38 @@ class WorkerGate:
 
     def call(self, seq: int) -> None:
         """Record that the handler of a message is called."""
-        handler = self._waiting.pop(seq, None)
-        self._running = None if handler is None else self._limits.places(handler)[0]
+        call = self._waiting.pop(seq, None)
+        self._running = None if call is None else self._limits.places(call.handler)[0]
 
     def give_back(self, tx: StoreTransaction, seqs: set[int]) -> None:
         """Release the slots and counted calls of messages, in the commit that releases them."""
-        for pattern, rate, calls in _rated([each for seq, each in self._of() if seq in seqs]):
-            self._limits.count(tx, pattern, rate, -calls)
+        for name, rate, calls in _rated([each for seq, each in self._of() if seq in seqs]):
+            self._limits.count(tx, name, rate, -calls)
         tx.after_commit(lambda: self._forget(seqs))
 
-    def _of(self) -> list[tuple[int, Handler]]:
+    def _of(self) -> list[tuple[int, AdmittedCall]]:
         """Return the messages that have not begun; the heartbeat calls it while handlers begin."""
         return list(self._waiting.items())
 
     def _forget(self, seqs: set[int]) -> None:
         for seq in seqs:
             self._waiting.pop(seq, None)
-        needed = {self._limits.places(handler)[0] for _, handler in self._of()}
+        needed = {self._limits.places(call.handler)[0] for _, call in self._of()}
         over = self._held - needed - {self._running}
         self._held -= over
         self._limits.leave(over)
 
     def leave(self) -> None:
         """Release everything at the end of a round."""
-        for pattern, _, calls in _rated(self._waiting.values()) if self._counted else ():
-            self._limits.keep_unused(pattern, calls)
+        for name, _, calls in _rated(self._waiting.values()) if self._counted else ():
+            self._limits.keep_unused(name, calls)
         self._waiting, self._running, self._counted = {}, None, False
         held, self._held = self._held, set()
         self._limits.leave(held)
 
 
-def _rated(handlers: Iterable[Handler]) -> list[tuple[str, Rate, int]]:
-    """Return pattern and rate of the handlers with a rate, and how often each occurs."""
-    rated = [(each.pattern, each.rules.rate) for each in handlers if each.rules.rate is not None]
-    return [(pattern, rate, calls) for (pattern, rate), calls in Counter(rated).items()]
-
-
-def gates(
-    agent: Handlers, workers: int | None, free: Callable[[], None]
-) -> Callable[[], WorkerGate] | None:
-    """Return the factory of an agent's gates; None if all messages are admitted."""
-    one_by_one = alone(agent, workers)
-    rules = [each.rules for each in agent.handlers]
-    plain = [each.concurrency is None and each.rate is None and not each.batch for each in rules]
-    if not one_by_one and all(plain):
-        return None
-    limits = HandlerLimits(agent, alone=one_by_one, free=free)
-    return lambda: WorkerGate(limits)
-
-
-def alone(agent: Handlers, workers: int | None) -> frozenset[str]:
-    """
-    Return the handlers of which one runs at a time although there are several workers.
-
-    Those are functions without *concurrency*, if the number of workers was not set: there are
-    several only because other handlers can use them.
-    """
-    if workers is not None or pool_size(agent, None) == 1:
-        return frozenset()
-    return frozenset(
-        each.pattern
-        for each in agent.handlers
-        if not each.is_async and each.rules.concurrency is None and not each.rules.batch
-    )
+def _rated(calls: Iterable[AdmittedCall]) -> list[tuple[str, Rate, int]]:
+    """Return bucket and rate of the calls with a rate, and how often each occurs."""
+    found = [(each.bucket, each.handler.rules.rate) for each in calls]
+    rated = Counter((name, rate) for name, rate in found if rate is not None)
+    return [(name, rate, count) for (name, rate), count in rated.items()]

@@ -10,6 +10,7 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.times import Rate
 
+GROUPS: Final = "group"
 # A clock that was set back adds nothing, and counts from its new time.
 LEFT: Final = """
 SELECT min(:burst, tokens + max(0, :now - filled_at) * :per_second / 1000.0)
@@ -23,15 +24,26 @@ def bucket(pattern: str) -> str:
     return f"handler:{pattern}"
 
 
-def left(tx: StoreTransaction, pattern: str, rate: Rate) -> float:
-    """Return how many calls a handler may begin now; below 1 means none."""
-    rows = tx.rows(LEFT, _named(tx, pattern, rate))
+def keyed_bucket(group: str) -> str:
+    """Return the name under which the calls of one group of a handler are counted."""
+    return f"{GROUPS}:{group}"
+
+
+def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Delete a slice of the full buckets of groups: a new one has the same tokens."""
+    del before  # each is full at a time of its own
+    return limits.forget_full(tx, GROUPS, limit)
+
+
+def left(tx: StoreTransaction, bucket: str, rate: Rate) -> float:
+    """Return how many calls of a bucket may begin now; below 1 means none."""
+    rows = tx.rows(LEFT, _named(tx, bucket, rate))
     return float(rows[0][0]) if rows else float(rate.burst)
 
 
-def take(tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
+def take(tx: StoreTransaction, bucket: str, rate: Rate, calls: int) -> None:
     """Count calls; a negative number takes back calls that were not made."""
-    limits.take_calls(tx, _named(tx, pattern, rate) | {"calls": calls})
+    limits.take_calls(tx, _named(tx, bucket, rate) | {"calls": calls})
 
 
 def wait(rate: Rate, found: float) -> Millis:
@@ -39,9 +51,9 @@ def wait(rate: Rate, found: float) -> Millis:
     return max(1, ceil(1000 * (1 - found) / rate.per_second))
 
 
-def _named(tx: StoreTransaction, pattern: str, rate: Rate) -> dict[str, object]:
+def _named(tx: StoreTransaction, bucket: str, rate: Rate) -> dict[str, object]:
     return {
-        "name": bucket(pattern),
+        "name": bucket,
         "per_second": rate.per_second,
         "burst": rate.burst,
         "now": tx.now,

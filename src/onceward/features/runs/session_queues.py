@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.core.rows import dead_letters, declarations, inbox, lanes, limits
+from onceward.core.rows.inbox import PARKED
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import Rows, StoreTransaction, bump
@@ -70,7 +71,7 @@ SELECT (SELECT paused_at FROM _onceward_file_info),
                   AND {GOES_ON}),
        (SELECT due_at
           FROM _onceward_lanes AS l
-         WHERE due_at IS NOT NULL AND {OURS}
+         WHERE due_at < {PARKED} AND {OURS}
          ORDER BY due_at LIMIT 1)
 """
 SOURCES: Final = f"""

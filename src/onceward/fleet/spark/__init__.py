@@ -49,7 +49,7 @@ Table streams:
 
 Table lanes:
     _db, _agent, _seq, sender, lane, session, priority, state, head_id, attempts, due_at,
-    leased, owner, awaits, request_id, asked_at, head_seq, _epoch
+    leased, owner, awaits, request_id, asked_at, head_seq, group_name, _epoch
 
 Table file:
     _db, _agent, _seq, agent, durability, max_pending, max_inbox, max_body, max_file_bytes,

@@ -1,0 +1,176 @@
+"""Admit messages of handlers with a key: by limits of each group, and by the turns of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from onceward.core.handle.claim import MESSAGE, Kind
+from onceward.core.handle.signatures import Handler
+from onceward.core.rows import lanes
+from onceward.core.rows.claimable import ReadyLane
+from onceward.features.handler_limits import rates, turns
+from onceward.features.handler_limits.limits import SEQ, AdmittedCall, HandlerLimits, WorkerGate
+from onceward.features.handler_limits.turns import GroupTurn
+from onceward.file.transaction import StoreTransaction
+from onceward.message.body import decode
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.log import log
+
+if TYPE_CHECKING:
+    from onceward.message.group_key import GroupKey
+
+PARKS: Final = 2000
+"""Lanes that one claim parks; their keys are read while the file is locked."""
+FRAME: Final = 4
+"""Column of a message's frame in a row of a claim."""
+
+
+class GroupGate(WorkerGate):
+    """The gate of an agent of which a handler has a key."""
+
+    def __init__(self, limits: HandlerLimits) -> None:
+        super().__init__(limits)
+        self._turns: dict[int, GroupTurn] = {}
+        """The turns whose lanes this claim may lease, by head."""
+        self._parked = 0
+        self._side = 0
+        """Whether ready lanes come before those of groups: claims alternate."""
+        self._until: dict[str, Millis] = {}
+        """When the next call of a bucket may begin that this claim found empty."""
+        self._next_at: Millis | None = None
+        """When the first group that rests may go on."""
+
+    def wait(self, now: Millis) -> float | None:
+        """Return the seconds until a claim may find messages again."""
+        found, at = super().wait(now), self._next_at
+        if at is None:
+            return found
+        left = max(0.0, (at - now) / 1000)
+        return left if found is None else min(found, left)
+
+    def begin(self, now: Millis) -> None:
+        """Forget the decisions of an earlier claim, which was rolled back."""
+        super().begin(now)
+        self._turns.clear()
+        self._until.clear()
+        self._parked, self._side = 0, 1 - self._side
+
+    def fits(self, kind: Kind) -> bool:
+        """Return whether a message may be claimed before its group is known."""
+        handler = self._limits.handler_of(kind)
+        keyed = handler is not None and handler.rules.key is not None
+        return not keyed and super().fits(kind)
+
+    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool:
+        """Let the heads of handlers with a key wait for the turns of their groups."""
+        found = [(row, self._limits.handler_of(row[6:])) for row in heads]
+        keyed = [(row, each) for row, each in found if each and each.rules.key is not None]
+        keyed = keyed[: PARKS - self._parked]
+        if not keyed:
+            return True
+        frames = turns.frames(tx, [row[5] for row, _ in keyed])
+        placed = [(row[0], row[4], _group_of(each, frames[row[5]])) for row, each in keyed]
+        for lane, _, group in placed:
+            lanes.park(tx, lane, group)
+        turns.add(tx, list(dict.fromkeys((group, rank) for _, rank, group in placed)))
+        self._parked += len(keyed)
+        return self._parked < PARKS
+
+    def order(
+        self, tx: StoreTransaction, ready: list[ReadyLane], limit: int
+    ) -> Iterable[ReadyLane]:
+        """Return ready lanes and first lanes of groups by rank, in alternation."""
+        del limit
+        turns.wake(tx)
+        plain = ((each[4], n, self._side, each) for n, each in enumerate(ready))
+        groups = ((each[4], n, 0.5, each) for n, each in enumerate(self._offered(tx)))
+        return (lane for *_, lane in merge(plain, groups))
+
+    def _offered(self, tx: StoreTransaction) -> Iterator[ReadyLane]:
+        """Yield the first lane of each group that may run now."""
+        for turn in turns.ready(tx):
+            if turn.lane_id is None:
+                turns.end(tx, turn)
+            elif not turn.ordinary:
+                lanes.free(tx, [turn.lane_id])
+            elif self._may_run(tx, turn):
+                self._turns[turn.head_seq] = turn
+                yield turn.lane_id, turn.token, turn.careful_to, turn.shared, turn.rank
+
+    def _may_run(self, tx: StoreTransaction, turn: GroupTurn) -> bool:
+        handler = self._limits.keyed.get(turns.pattern_of(turn.group))
+        if handler is None:  # other code has parked it
+            return True
+        call = AdmittedCall(handler, rates.keyed_bucket(turn.group))
+        if self._runs_enough(tx, handler, turn.group):
+            return False
+        if self._has_no_call_left(tx, call):
+            at_once = tx.now + 1  # this claim has taken the last call
+            turns.rest(tx, turn, self._until.get(call.bucket, at_once))
+            return False
+        return True
+
+    def _runs_enough(self, tx: StoreTransaction, handler: Handler, group: str) -> bool:
+        most = handler.rules.concurrency
+        enough = most is not None and turns.running(tx, group) >= most
+        self._missed |= enough
+        return enough
+
+    def _is_exhausted(self, call: AdmittedCall, next_at: Millis) -> None:
+        if call.handler.rules.key is None:
+            super()._is_exhausted(call, next_at)
+        self._until[call.bucket] = next_at
+
+    def admit(
+        self, tx: StoreTransaction, lane_id: int, rows: list[tuple[Any, ...]], *, alone: bool
+    ) -> int:
+        """Return how many rows of a lane to claim: one if its head has a group."""
+        head = rows[0]
+        turn, handler = self._turns.pop(head[SEQ], None), self._limits.handler_of(head[MESSAGE:])
+        if handler is None or handler.rules.key is None:
+            found = super().admit(tx, lane_id, rows, alone=alone)
+        else:
+            found = self._admit_keyed(tx, lane_id, head, handler, turn)
+        if turn is not None and found:
+            turns.end(tx, turn)
+        return found
+
+    def _admit_keyed(
+        self,
+        tx: StoreTransaction,
+        lane_id: int,
+        head: tuple[Any, ...],
+        handler: Handler,
+        turn: GroupTurn | None,
+    ) -> int:
+        """Admit the head of a lane; without a turn it is one that may have killed its process."""
+        group = _group_of(handler, head[FRAME]) if turn is None else turn.group
+        call = AdmittedCall(handler, rates.keyed_bucket(group))
+        if turn is None and self._runs_enough(tx, handler, group):
+            return 0
+        if not self._admits(tx, call):
+            return 0
+        if turn is None:
+            lanes.park(tx, lane_id, group)
+        self._waiting[head[SEQ]] = call
+        return 1
+
+    def end(self, tx: StoreTransaction) -> None:
+        """Count the calls that the claim admits; note when the first rest ends."""
+        super().end(tx)
+        self._next_at = turns.next_due(tx)
+
+
+def _group_of(handler: Handler, text: str) -> str:
+    """Return the group of a message; one whose key cannot be read has none."""
+    key = cast("GroupKey", handler.rules.key)
+    try:
+        frame = Frame.accepted(text)
+        body = decode(frame.data, frame.data_base64, handler.body) if key.needs_body else None
+        return turns.name_of(handler.pattern, key.of(frame, body))
+    except Exception as error:  # noqa: BLE001 - the handler's call reports what is wrong with it
+        log.write("warning", "the key of a message cannot be read", {"error": str(error)})
+        return turns.name_of(handler.pattern, "")
