@@ -52,7 +52,6 @@ from onceward.message.vocabulary import Missed, Overlap
 if TYPE_CHECKING:
     from onceward.core.handle.signatures import Around, HandlerSignature
     from onceward.features.runs.scheduler import SessionHandler
-    from onceward.message.group_key import GroupKey
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -204,8 +203,8 @@ class Agent(Handlers):
         from onceward.core.handle.signatures import Dependencies  # noqa: PLC0415 - with handlers only
 
         self._check_new(pattern, call)
-        if rules.key is not None:
-            self._check_key(rules.key, found.body)
+        if rules.is_grouped:
+            self._check_groups(rules, found.body)
         _put(
             self.handlers,
             Handler(
@@ -220,11 +219,15 @@ class Agent(Handlers):
             ),
         )
 
-    def _check_key(self, key: GroupKey, body: Any) -> None:
-        """Refuse a key that no body has, and one whose messages readers may take out of order."""
-        key.check(body)
+    def _check_groups(self, rules: HandlerRules, body: Any) -> None:
+        """Refuse a key that no body has, and groups whose messages readers may take."""
+        if rules.key is not None:
+            rules.key.check(body)
         if self.unhandled == "wait":
-            msg = f"agent {self.name} leaves unhandled messages waiting: its handlers have no key"
+            msg = (
+                f"agent {self.name} leaves unhandled messages waiting: its handlers have no key"
+                " and no debounce"
+            )
             raise InvalidArgument(msg)
 
     def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:

@@ -289,7 +289,9 @@ MOST: Final = 2**62
 """The largest number of an option; SQLite holds it."""
 WITHIN: Final = 0.2
 """Default seconds that a message waits for others of its batch."""
-ALONE: Final = ("concurrency", "rate", "key", "unique_for", "keep_result")
+ALONE: Final = (
+    "concurrency", "rate", "key", "debounce", "throttle", "unique_for", "keep_result",
+)  # fmt: skip
 """Options that a batch handler does not have."""
 Errors = type[Exception] | tuple[type[Exception], ...]
 """A class of exceptions, or several."""
@@ -319,6 +321,10 @@ class HandlerOptions(TypedDict, total=False):
     By which *rate* and *concurrency* apply to each group of messages, and groups take turns: an
     attribute such as ``session``, ``body.FIELD``, ``headers.NAME``, or a function of the body.
     """
+    debounce: Span | None
+    """Quiet time after which the last message (of a *key*) is handled; earlier ones are dropped."""
+    throttle: Span | None
+    """Time after a message (of a *key*) was handled in which others are dropped."""
     batch: int | None
     """Maximum messages of one call, which gets a list of bodies; for an exact type or topic."""
     within: Span | None
@@ -345,9 +351,16 @@ class HandlerRules:
     concurrency: int | None = None
     rate: Rate | None = None
     key: GroupKey | None = None
+    debounce: Millis | None = None
+    throttle: Millis | None = None
     batch: int | None = None
     within: float = WITHIN
     keep_result: bool | None = None
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether its messages wait for the turns of their groups."""
+        return self.key is not None or self.debounce is not None
 
     def forbids_retry_after(self, error: BaseException) -> bool:
         """Return whether *error* ends a message, however many attempts are left."""
@@ -427,7 +440,7 @@ def whole_number(field: str, given: int | None, why: str) -> int | None:
     raise InvalidArgument(f"{field}={quoted(given)}: {why}")
 
 
-def _unique_for(field: str, span: Span) -> Millis:
+def _some_time(field: str, span: Span) -> Millis:
     found = millis(field, span)
     if not found:
         raise InvalidArgument(f"{field}={quoted(span)}: must be more than 0")
@@ -456,10 +469,12 @@ READ_HANDLER: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "retry_on": _classes,
     "no_retry": _classes,
     "timeout": positive_span,
-    "unique_for": _unique_for,
+    "unique_for": _some_time,
     "concurrency": lambda name, given: whole_number(name, given, "at least one call runs"),
     "rate": _rate,
     "key": _key,
+    "debounce": _some_time,
+    "throttle": _some_time,
     "batch": lambda name, given: whole_number(name, given, "a call has at least one message"),
     "within": seconds,
     "keep_result": _flag,
@@ -474,6 +489,8 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
     if unknown:
         refuse_options("a handler", unknown, HandlerOptions.__annotations__)
     _check_batch(options)
+    if options.get("throttle") is not None and options.get("unique_for") is not None:
+        raise InvalidArgument("throttle and unique_for drop messages by different rules: give one")
     return HandlerRules(**_read(READ_HANDLER, options))
 
 

@@ -143,11 +143,11 @@ class ClaimGate(Protocol):
     def fits(self, kind: Kind) -> bool:
         """Return whether a message may be claimed now, without reading the file."""
 
-    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool:
+    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool | None:
         """
         Let heads of lanes (``READY_KINDS``) wait for the turns of their groups.
 
-        Return whether the claim may look at more lanes.
+        Return whether lanes have other heads now; None if the claim shall look at no more.
         """
 
     def order(
@@ -257,7 +257,8 @@ def _fitting(
             rank, seq = row[4:6]
             if gate.fits(row[6:]):
                 yield row[:5]
-        more = gate.park(tx, rows) and len(rows) == limit
+        moved = gate.park(tx, rows)
+        more = moved is not None and (moved or len(rows) == limit)
         limit = min(10 * limit, LANES_PAGE)
 
 

@@ -75,10 +75,10 @@ class BatchGate:
         """Return whether this handler handles a message."""
         return find_handler(self._agent.handlers, *kind) is self._handler
 
-    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool:
+    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool | None:
         """Park no lane: a batch handler has no key."""
         del tx, heads
-        return True
+        return False
 
     def order(
         self, tx: StoreTransaction, ready: list[ReadyLane], limit: int

@@ -21,7 +21,8 @@ late = partial(Late, __name__)
 
 def _unique(agent: Handlers) -> CallGuard | None:
     """Return the check that drops equal bodies of an agent's handlers; None if all are called."""
-    if all(each.rules.unique_for is None for each in agent.handlers):
+    rules = [each.rules for each in agent.handlers]
+    if all(each.unique_for is None and each.throttle is None for each in rules):
         return None
     from onceward.features.handler_limits.unique_bodies import UniqueBodies  # noqa: PLC0415 - rarely needed
 

@@ -15,7 +15,7 @@ def gates(
     """Return the factory of an agent's gates; None if all messages are admitted."""
     one_by_one = alone(agent, workers)
     rules = [each.rules for each in agent.handlers]
-    keyed = any(each.key is not None for each in rules)
+    keyed = any(each.is_grouped for each in rules)
     plain = [each.concurrency is None and each.rate is None and not each.batch for each in rules]
     if not one_by_one and all(plain) and not keyed:
         return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
 from onceward.core.handle.claim import MESSAGE, Kind
 from onceward.core.handle.signatures import Handler
-from onceward.core.rows import lanes
+from onceward.core.rows import claimable, inbox, lanes
 from onceward.core.rows.claimable import ReadyLane
-from onceward.features.handler_limits import rates, turns
+from onceward.features.handler_limits import debounce, rates, turns
 from onceward.features.handler_limits.limits import SEQ, AdmittedCall, HandlerLimits, WorkerGate
 from onceward.features.handler_limits.turns import GroupTurn
 from onceward.file.transaction import StoreTransaction
@@ -19,11 +19,11 @@ from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.log import log
 
-if TYPE_CHECKING:
-    from onceward.message.group_key import GroupKey
-
 PARKS: Final = 2000
 """Lanes that one claim parks; their keys are read while the file is locked."""
+PAGE: Final = 100
+"""Messages of a lane that are moved at once to the lanes of their keys."""
+SESSION: Final = 3
 FRAME: Final = 4
 """Column of a message's frame in a row of a claim."""
 
@@ -61,23 +61,59 @@ class GroupGate(WorkerGate):
     def fits(self, kind: Kind) -> bool:
         """Return whether a message may be claimed before its group is known."""
         handler = self._limits.handler_of(kind)
-        keyed = handler is not None and handler.rules.key is not None
-        return not keyed and super().fits(kind)
+        grouped = handler is not None and handler.rules.is_grouped
+        return not grouped and super().fits(kind)
 
-    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool:
+    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool | None:
         """Let the heads of handlers with a key wait for the turns of their groups."""
         found = [(row, self._limits.handler_of(row[6:])) for row in heads]
-        keyed = [(row, each) for row, each in found if each and each.rules.key is not None]
-        keyed = keyed[: PARKS - self._parked]
-        if not keyed:
-            return True
-        frames = turns.frames(tx, [row[5] for row, _ in keyed])
-        placed = [(row[0], row[4], _group_of(each, frames[row[5]])) for row, each in keyed]
-        for lane, _, group in placed:
-            lanes.park(tx, lane, group)
-        turns.add(tx, list(dict.fromkeys((group, rank) for _, rank, group in placed)))
-        self._parked += len(keyed)
-        return self._parked < PARKS
+        grouped = [(row, each) for row, each in found if each and each.rules.is_grouped]
+        grouped = grouped[: PARKS - self._parked]
+        if not grouped:
+            return False
+        moved = sum(self._debounce(tx, *each) for each in grouped if each[1].rules.debounce) > 0
+        frames = turns.frames(tx, [row[5] for row, _ in grouped])
+        self._park(
+            tx,
+            [
+                (row[0], row[4], _group_of(each, frames[row[5]]))
+                for row, each in grouped
+                if not each.rules.debounce
+            ],
+        )
+        self._parked += len(grouped)
+        return None if self._parked >= PARKS else moved
+
+    def _park(self, tx: StoreTransaction, placed: list[tuple[int, int, str]]) -> None:
+        """Let lanes (with rank and group) wait for the turns of their groups."""
+        for lane_id, _, group in placed:
+            lanes.park(tx, lane_id, group)
+        if placed:
+            turns.add(tx, list(dict.fromkeys((group, rank) for _, rank, group in placed)))
+
+    def _debounce(self, tx: StoreTransaction, row: tuple[Any, ...], handler: Handler) -> bool:
+        """Move the first messages of a lane to the lanes of their keys; return whether it did."""
+        lane_id, shared, rank = row[0], row[3], row[4]
+        if debounce.is_of_key(tx, lane_id):
+            head = inbox.row(tx, row[5])
+            if debounce.settle(tx, lane_id, handler.rules.debounce or 0):
+                self._park(tx, [(lane_id, rank, _group_of(handler, head[FRAME]))])
+            return False
+        rows = inbox.next_kinds(tx, lane_id, PAGE, None)
+        rows = claimable.before_runs(tx, rows) if shared else rows
+        places: dict[tuple[str, str], tuple[Handler, list[int]]] = {}
+        for each in rows:
+            found = self._limits.handler_of(each[MESSAGE:])
+            if found is None or not found.rules.debounce:
+                break
+            place = _group_of(found, each[FRAME]), each[SESSION]
+            places.setdefault(place, (found, []))[1].append(each[SEQ])
+        for (group, session), (found, seqs) in places.items():
+            target = debounce.move(tx, (lane_id, rank), group, session, seqs)
+            if debounce.settle(tx, target, found.rules.debounce or 0):
+                self._park(tx, [(target, rank, group)])
+            self._parked += len(seqs)
+        return True
 
     def order(
         self, tx: StoreTransaction, ready: list[ReadyLane], limit: int
@@ -120,7 +156,7 @@ class GroupGate(WorkerGate):
         return enough
 
     def _is_exhausted(self, call: AdmittedCall, next_at: Millis) -> None:
-        if call.handler.rules.key is None:
+        if not call.handler.rules.is_grouped:
             super()._is_exhausted(call, next_at)
         self._until[call.bucket] = next_at
 
@@ -130,7 +166,7 @@ class GroupGate(WorkerGate):
         """Return how many rows of a lane to claim: one if its head has a group."""
         head = rows[0]
         turn, handler = self._turns.pop(head[SEQ], None), self._limits.handler_of(head[MESSAGE:])
-        if handler is None or handler.rules.key is None:
+        if handler is None or not handler.rules.is_grouped:
             found = super().admit(tx, lane_id, rows, alone=alone)
         else:
             found = self._admit_keyed(tx, lane_id, head, handler, turn)
@@ -166,7 +202,9 @@ class GroupGate(WorkerGate):
 
 def _group_of(handler: Handler, text: str) -> str:
     """Return the group of a message; one whose key cannot be read has none."""
-    key = cast("GroupKey", handler.rules.key)
+    key = handler.rules.key
+    if key is None:
+        return turns.name_of(handler.pattern, "")
     try:
         frame = Frame.accepted(text)
         body = decode(frame.data, frame.data_base64, handler.body) if key.needs_body else None

@@ -45,7 +45,7 @@ class HandlerLimits:
 
     def __init__(self, agent: Handlers, *, alone: frozenset[str], free: Callable[[], None]) -> None:
         self.handler_of = lru_cache(KINDS)(lambda kind: find_handler(agent.handlers, *kind))
-        self.keyed = {each.pattern: each for each in agent.handlers if each.rules.key is not None}
+        self.keyed = {each.pattern: each for each in agent.handlers if each.rules.is_grouped}
         """The handlers whose limits apply to each group, by pattern."""
         self._alone, self._free = alone, free
         self._lock = forks.new_lock()
@@ -59,7 +59,7 @@ class HandlerLimits:
 
     def places(self, handler: Handler) -> tuple[str, int | None]:
         """Return the name under which calls of a handler are counted, and their maximum."""
-        if handler.rules.concurrency is not None and handler.rules.key is None:
+        if handler.rules.concurrency is not None and not handler.rules.is_grouped:
             return handler.pattern, handler.rules.concurrency
         return ("", 1) if handler.pattern in self._alone else (handler.pattern, None)
 
@@ -184,10 +184,10 @@ class WorkerGate:
             return False
         return not self._limits.exhausted(bucket(handler.pattern), self._now)
 
-    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool:
+    def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool | None:
         """Park no lane: no handler has a key."""
         del tx, heads
-        return True
+        return False
 
     def order(
         self, tx: StoreTransaction, ready: list[ReadyLane], limit: int
@@ -205,7 +205,7 @@ class WorkerGate:
             if handler is None:
                 continue
             call = AdmittedCall(handler, bucket(handler.pattern))
-            if handler.rules.key is not None or not self._admits(tx, call):
+            if handler.rules.is_grouped or not self._admits(tx, call):
                 return index
             self._waiting[row[SEQ]] = call
         return len(rows)
@@ -246,7 +246,7 @@ class WorkerGate:
         one call at a time. None of its leases is left when it claims again.
         """
         most = handler.rules.concurrency
-        if most is None or handler.rules.key is not None:
+        if most is None or handler.rules.is_grouped:
             return False
         if self._leased is None:
             owners: set[tuple[str, str]] = set()

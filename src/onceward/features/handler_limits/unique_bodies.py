@@ -40,6 +40,7 @@ DELETE FROM _onceward_unique_bodies
 REPEATED: Final = (
     "a message with the same type and body is pending, or was handled within unique_for"
 )
+THROTTLED: Final = "throttled: another message is pending, or was handled within throttle"
 
 
 class UniqueBody(NamedTuple):
@@ -49,6 +50,8 @@ class UniqueBody(NamedTuple):
     digest: bytes
     seq: int
     span: Millis
+    throttled: bool = False
+    """Whether the digest is that of a key."""
 
 
 def claim(tx: StoreTransaction, body: UniqueBody) -> bool:
@@ -76,15 +79,24 @@ def _named(tx: StoreTransaction, body: UniqueBody) -> dict[str, object]:
 
 
 class UniqueBodies:
-    """Drops a message with the type and body of another one, for handlers with ``unique_for``."""
+    """
+    Drops a message with the type and body of another one, for handlers with ``unique_for``.
+
+    For handlers with ``throttle``, one with the key of another one.
+    """
 
     def note(self, ready: Prepared, leased: LeasedMessage) -> UniqueBody | None:
         """Return the note of a message; None if its handler accepts repetitions."""
-        return None if ready.handler.rules.unique_for is None else unique_body(ready, leased)
+        rules = ready.handler.rules
+        if rules.unique_for is not None:
+            return unique_body(ready, leased)
+        return None if rules.throttle is None else throttled(ready, leased)
 
     def claim(self, tx: StoreTransaction, note: UniqueBody) -> Settlement | None:
         """Record the body of a message before its call; return the settlement of a repetition."""
-        return None if claim(tx, note) else Done("dropped", REPEATED)
+        if claim(tx, note):
+            return None
+        return Done("dropped", THROTTLED if note.throttled else REPEATED)
 
     def keep(self, tx: StoreTransaction, note: UniqueBody) -> None:
         """Make the note apply, in the commit that settles its message."""
@@ -96,3 +108,14 @@ def unique_body(ready: Prepared, leased: LeasedMessage) -> UniqueBody:
     rules, frame = ready.handler.rules, ready.frame
     like = sha256(repr((frame.type, frame.content)).encode()).digest()
     return UniqueBody(ready.handler.pattern, like, leased.seq, rules.unique_for or 0)
+
+
+def throttled(ready: Prepared, leased: LeasedMessage) -> UniqueBody:
+    """Return the note of a message: the key takes the place of type and body."""
+    rules, frame = ready.handler.rules, ready.frame
+    try:
+        key = "" if rules.key is None else rules.key.of(frame, ready.body)
+    except Exception:  # noqa: BLE001 - the claim has logged it
+        key = ""
+    like = sha256(repr(("throttle", key)).encode()).digest()
+    return UniqueBody(ready.handler.pattern, like, leased.seq, rules.throttle or 0, throttled=True)
