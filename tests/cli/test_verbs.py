@@ -140,6 +140,7 @@ VERBS: dict[type, dict[str, str]] = {
         "add": "schedules add",
         "list": "schedules ls",
         "get": "schedules ls",
+        "edit": "schedules edit",
         "remove": "schedules remove",
         "pause": "schedules pause",
         "resume": "schedules resume",

@@ -502,6 +502,44 @@ def test_a_schedule_is_run_now(writer: TestClient, home: Home) -> None:
         assert found.last_id in page
 
 
+def test_a_schedule_is_added_and_edited_in_a_form(
+    writer: TestClient, home: Home, audit: Path
+) -> None:
+    """The outcome names the next five dates; a mistake is told and changes nothing."""
+    new, edit = "/agents/shop/act/add-schedule", "/agents/shop/act/edit-schedule?id=monthly"
+    form = fields(writer, new) | {"field:name": "monthly", "field:cron": "0 3 1 * *"}
+    zone = {"field:timezone": "Europe/Zurich", "field:body": '{"n": 1}', "field:type": "report"}
+    added = writer.post(new, data=form | zone).text
+    twice = writer.post(new, data=form | {"field:cron": "0 3 99 * *"}).text
+    shown = writer.get(edit).text
+    changed = {"field:cron": "30 4 1 * *", "field:timezone": "Europe/Zurich"}
+    edited = writer.post(edit.partition("?")[0], data=fields(writer, edit) | changed).text
+
+    assert "Add a schedule: added; its next dates: " in added
+    assert 5 == added.partition("its next dates: ")[2].partition("<")[0].count("03:00:00+0")
+    assert "not done: cron" in twice
+    assert 'value="0 3 1 * *"' in shown
+    assert "Edit a schedule: changed; its next dates: " in edited
+    assert "<h1>Schedule monthly</h1>" in edited
+    assert "04:30 +0" in edited
+    assert ["inspect.add-schedule", "inspect.edit-schedule"] == sorted(
+        {each["op"] for each in entries(audit)}
+    )
+    with box(home, "shop") as shop:
+        found = shop.schedules.get("monthly")
+        assert found is not None
+        assert ("30 4 1 * *", "Europe/Zurich") == (found.cron, found.timezone)
+        assert '{"n": 1}' == shop.query(
+            "SELECT body FROM onceward_schedules WHERE name = 'monthly'"
+        )[0][0].replace(":1", ": 1")
+
+
+def test_only_a_writer_gets_the_form(writer: TestClient, web: TestClient) -> None:
+    """The page of a schedule offers it with --write only."""
+    assert "edit-schedule?id=nightly" in writer.get("/agents/shop/schedules/nightly").text
+    assert "edit-schedule" not in web.get("/agents/shop/schedules/nightly").text
+
+
 def test_a_question_of_a_session_is_answered_from_its_page(writer: TestClient, home: Home) -> None:
     """The page of the session leads to the form; the answer calls the handler again."""
     asker, told = Agent("asker"), list[str]()

@@ -170,6 +170,10 @@ class Schedule:
             found.append(rule.after(found[-1], date=found[-1]))
         return tuple(found[:count])
 
+    def local(self, date: Millis) -> datetime:
+        """Return one of its dates as a datetime in its time zone; UTC for an interval."""
+        return datetime.fromtimestamp(date / 1000, _zone(self.timezone or "UTC"))
+
     @property
     def withdrawn(self) -> bool:
         """Whether the agent's code no longer declares it."""

@@ -219,6 +219,7 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Groups.list": lambda y: y.box.groups.list(),
     "Groups.messages": lambda y: y.box.groups.messages("none"),
     "Schedules.add": lambda y: y.box.schedules.add("daily", every="1d"),
+    "Schedules.edit": lambda y: y.box.schedules.edit("daily", every="2d"),
     "Schedules.list": lambda y: y.box.schedules.list(),
     "Schedules.get": lambda y: y.box.schedules.get("daily"),
     "Schedules.remove": lambda y: y.box.schedules.remove("daily"),

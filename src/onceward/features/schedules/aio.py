@@ -10,6 +10,7 @@ class AsyncSchedules(AsyncFace[Schedules]):
     """The schedules of a file; see ``Schedules``."""
 
     add = awaitable(Schedules.add)
+    edit = awaitable(Schedules.edit)
     list = awaitable(Schedules.list)
     get = awaitable(Schedules.get)
     remove = awaitable(Schedules.remove)

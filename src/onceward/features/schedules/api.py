@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any, Final, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 from onceward.core.contract import Opening
 from onceward.core.send.add import Outbox
@@ -18,13 +18,63 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checks_arguments
 from onceward.message.body import encode
 from onceward.message.clock import Millis
-from onceward.message.dates import Schedule, check_policies, make_rule, schedule_name
+from onceward.message.dates import Rule, Schedule, check_policies, make_rule, schedule_name
 from onceward.message.names import DEFAULT_SESSION, quoted, refuse_options
 from onceward.message.options import ScheduleOptions
 from onceward.message.times import Point, Span, point, seconds
 from onceward.message.vocabulary import Missed, Overlap
 
 NO_BODY: Final = object()
+UNTYPED: Final = frozenset({"json", "text", "bytes"})
+"""Types of bodies that have no class of their own."""
+NO_SUCH: Final = "there is no schedule {}: list them with onceward schedules ls"
+
+
+class Changes(NamedTuple):
+    """The parts of a schedule that are given to change it."""
+
+    cron: str | None
+    every: Span | None
+    timezone: str | None
+    to: str | None
+    body: object
+    session: str | None
+    missed: Missed | None
+    overlap: Overlap | None
+    options: ScheduleOptions
+
+    def applied_to(self, known: ScheduledMessage, now: Millis) -> ScheduledMessage:
+        """Return a schedule with these parts; its next date is that of its rule after now."""
+        rule = self._rule(known)
+        media, text, kept = _content(self.body, self.options)
+        before, changed = json.loads(known.options), json.loads(kept)
+        named = before.get("type") not in UNTYPED | {None} and self.options.get("type") is None
+        if named and changed.get("type") in UNTYPED:
+            del changed["type"]  # it is that of the new body's class, if it has one
+        return known._replace(
+            every=rule.every,
+            cron=rule.cron,
+            timezone=rule.timezone,
+            missed=self.missed or known.missed,
+            overlap=self.overlap or known.overlap,
+            recipient=self.to or known.recipient,
+            session=self.session or known.session,
+            media=known.media if self.body is NO_BODY else media,
+            body=known.body if self.body is NO_BODY else text,
+            options=json.dumps(before | changed, sort_keys=True, ensure_ascii=False),
+            next_at=rule.after(now, date=now),
+            unsent=None,
+            seen_at=now,
+        )
+
+    def _rule(self, known: ScheduledMessage) -> Rule:
+        if self.cron is None and self.every is None:
+            if self.timezone is None:
+                return known.rule
+            every = None if known.every is None else known.every / 1000
+            return make_rule(every, known.cron, self.timezone)
+        zone = known.timezone if self.timezone is None and self.every is None else self.timezone
+        return make_rule(self.every, self.cron, zone)
 
 
 @checks_arguments()
@@ -99,6 +149,51 @@ class Schedules:
         self._scheduler.check(made, now)  # a message that cannot be sent is refused now
         return self._put(made, None if start_at is None else first)
 
+    def edit(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Span | None = None,
+        timezone: str | None = None,
+        to: str | None = None,
+        body: object = NO_BODY,
+        session: str | None = None,
+        missed: Missed | None = None,
+        overlap: Overlap | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """
+        Change parts of a schedule; what is not given stays, and so do sent dates and a pause.
+
+        One that an agent's code declares is changed in the code; it can be paused here. With
+        *cron* alone the time zone stays. A changed rule begins now.
+
+        Raises:
+            InvalidArgument, InvalidMessage: there is no such schedule, it is declared, or a part
+                breaks its rules.
+            UnknownRecipient: no agent is called *to*.
+
+        """
+        given = Changes(cron, every, timezone, to, body, session, missed, overlap, options)
+        self._db.write(partial(self._edit, name=name, given=given))
+        self._db.notifier.notify("out")
+        [stored] = schedules.listed(self._db.read, name)
+        return stored
+
+    def _edit(self, tx: StoreTransaction, name: str, given: Changes) -> None:
+        known = schedules.find(tx.rows, name)
+        if known is None:
+            raise InvalidArgument(NO_SUCH.format(quoted(name)))
+        if known.origin != "added":
+            msg = f"schedule {name} is declared by the agent's code: change it there, or pause it"
+            raise InvalidArgument(msg)
+        made = given.applied_to(known, self._db.clock.now())
+        check_policies(made.missed, made.overlap)
+        self._scheduler.check(made, made.seen_at)
+        if not known.is_like(made):
+            _put(tx, made=made, first=None)
+
     def list(self) -> list[Schedule]:
         """Return all schedules, by name."""
         return schedules.listed(self._db.read)
@@ -132,8 +227,7 @@ class Schedules:
     def _run_now(self, tx: StoreTransaction, name: str) -> str:
         found = schedules.find(tx.rows, name)
         if found is None:
-            msg = f"there is no schedule {quoted(name)}: list them with onceward schedules ls"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(NO_SUCH.format(quoted(name)))
         return self._scheduler.send_now(tx, found)
 
     def _put(self, made: ScheduledMessage, first: Millis | None) -> Schedule:

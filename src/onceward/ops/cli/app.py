@@ -69,7 +69,7 @@ TABLE: Final = (
     ("history", "", "history thread search"),
     ("limits", "limits", "ls set remove fullness drops"),
     ("groups", "groups", "ls"),
-    ("schedules", "schedules", "ls add remove pause resume run"),
+    ("schedules", "schedules", "ls dates add edit remove pause resume run"),
     ("work", "", "work relay"),
     ("home", "", "serve"),
     ("metrics", "", "metrics"),

@@ -21,6 +21,7 @@ COLUMNS: Final = (
     "sent", "last_at", "last_error", "skipped", "skipped_at",
 )  # fmt: skip
 MINUTE: Final = 60_000
+NEXT: Final = 5
 Name = Annotated[str, said("The schedule.")]
 
 
@@ -87,6 +88,68 @@ def add(
         **given,
     )
     return {"name": made.name, "next_at": made.next_at}
+
+
+@command("name", "next_at")
+def edit(
+    box: Postbox,
+    name: Name,
+    body: Annotated[str | None, said("JSON, or plain text; default: unchanged.")] = None,
+    /,
+    *,
+    cron: Annotated[str | None, said("Five fields: minute, hour, day, month, weekday.")] = None,
+    every: MaybeSpan = None,
+    timezone: Annotated[str | None, said("Time zone of the cron expression.")] = None,
+    to: Annotated[str | None, said("The recipient.")] = None,
+    type: Annotated[str | None, said("Wire name of the type of its messages.")] = None,
+    missed: Missed | None = None,
+    overlap: Overlap | None = None,
+) -> Found:
+    """
+    Change parts of a schedule; what is not given stays, and so does a pause.
+
+    A schedule that the agent's code declares is changed in the code.
+
+    Example: onceward schedules edit nightly --cron '30 4 * * *'
+
+    Args:
+        every: The interval.
+        missed: Policy for missed times: one message for all, all messages, or skip them.
+        overlap: Policy while the last message is unfinished: send, or skip this time.
+
+    """
+    _known(box, name)
+    given = {} if body is None else {"body": parsed(body)}
+    made = box.schedules.edit(
+        name,
+        cron=cron,
+        every=every,
+        timezone=timezone,
+        to=to,
+        missed=missed,
+        overlap=overlap,
+        type=type,
+        **given,
+    )
+    return {"name": made.name, "next_at": made.next_at}
+
+
+@command("at", "local")
+def dates(
+    box: Postbox, name: Name, /, *, limit: Annotated[int, said("Number of dates.")] = NEXT
+) -> Found:
+    """
+    List the next dates of a schedule, also in its time zone.
+
+    Example: onceward schedules dates nightly
+    """
+    _known(box, name)
+    found = box.schedules.get(name)
+    if found is None or found.paused_at is not None:
+        return []
+    return [
+        {"at": at, "local": found.local(at).isoformat(" ")} for at in found.dates(max(1, limit))
+    ]
 
 
 @command()

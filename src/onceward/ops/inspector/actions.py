@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument, OncewardError
+from onceward.ops.inspector.schedule_form import save
 
 MOST: Final = 1000
 """Dead letters that one action replays or discards."""
@@ -71,12 +72,19 @@ class Action:
     """Page that shows the outcome: the agent's, or that of a message or a session."""
     asks: str = ""
     """The label of its form's text; empty if it has none."""
+    of_schedule: bool = False
+    """Whether its form has the fields of a schedule."""
     of_reply: bool = False
     """Whether that text answers a request, which may say which fields it expects."""
     in_bulk: bool = False
     of_session: bool = False
     """Whether its object is in a session, which the address may name for the link back."""
     destroys: bool = False
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether its form has fields in place of one text."""
+        return self.of_schedule or self.of_reply
 
 
 def _each(work: Callable[[Postbox, str], Outcome]) -> Run:
@@ -197,6 +205,14 @@ def _run_schedule(box: Postbox, schedule: str) -> Outcome:
     return Outcome(f"message {box.schedules.run_now(schedule)} is sent in addition to its dates")
 
 
+def _add_schedule(box: Postbox, given: Given) -> Outcome:
+    return Outcome(f"added; its next dates: {save(box, None, given.body)}")
+
+
+def _edit_schedule(box: Postbox, given: Given) -> Outcome:
+    return Outcome(f"changed; its next dates: {save(box, given.id, given.body)}")
+
+
 def _abort(box: Postbox, run: str) -> Outcome:
     done = box.runs.abort(run, "aborted in the inspector")
     return Outcome("aborted") if done else Outcome("not aborted: it was not open", done=0)
@@ -286,6 +302,16 @@ ACTIONS: Final = {
     "run-schedule": Action(
         title="Run a schedule now", short="Run now", run=_each(_run_schedule), needs_id=True,
         meaning="Its message is sent now, in addition to its dates.", back="schedules",
+    ),
+    "add-schedule": Action(
+        title="Add a schedule", short="Add a schedule", run=_add_schedule, of_schedule=True,
+        meaning="It sends a message at each of its dates, while a process has the file open.",
+        asks="Its fields", undone="It can be paused, or removed by onceward schedules remove.",
+    ),
+    "edit-schedule": Action(
+        title="Edit a schedule", short="Edit", run=_edit_schedule, of_schedule=True,
+        meaning="Sent dates and a pause stay. What an agent's code declares is changed there.",
+        asks="Its fields", undone="It can be edited again.", needs_id=True, back="schedules",
     ),
     "abort": Action(
         title="Abort a run", short="Abort", run=_each(_abort), needs_id=True, destroys=True,

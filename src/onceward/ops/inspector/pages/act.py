@@ -20,8 +20,10 @@ from onceward.message.topics import WILD
 from onceward.ops.inspector.actions import ACTIONS, FILTERS, MOST, Action, Given, perform
 from onceward.ops.inspector.guard import FORM, form_mark, form_token, is_own_form
 from onceward.ops.inspector.refresher import page_reader
+from onceward.ops.inspector.schedule_form import schedule_fields
 from onceward.ops.inspector.site import NOT_FOUND, Site, Undo, address, site_of
 from onceward.ops.inspector.visit import VISIT, local
+from onceward.ops.views import lists
 from onceward.ops.views.expected import ReplyField, expected_fields, reply_of
 from onceward.ops.views.listing import Conditions, listing, literal
 
@@ -45,7 +47,7 @@ def confirm(request: Request) -> Response:
         "confirm.html",
         action=action,
         given=given,
-        fields=_expected(site, key, given) if action.of_reply else (),
+        fields=_expected(site, key, action, given),
         matching=_matching(site, key, given) if action.in_bulk else None,
         back=_back(key, action, given),
     )
@@ -57,7 +59,8 @@ async def act(request: Request) -> Response:
     site, form = await own_form(request)
     given = _given(action, form)
     key = request.path_params["key"]
-    reply = partial(_reply, site, key, given, form) if action.of_reply and not given.body else None
+    filled = partial(_reply, site, key, action, given, form)
+    reply = filled if action.has_fields and not given.body else None
     told, undo = await run_in_threadpool(_done, site, request, action, given, reply)
     return told_at(site, _back(key, action, given), told, undo)
 
@@ -206,16 +209,20 @@ async def _sent(request: Request) -> QueryParams:
     return QueryParams(body.decode("utf-8", "replace"))
 
 
-def _expected(site: Site, key: str, given: Given) -> tuple[ReplyField, ...]:
-    """Return the fields of the answer in the form; none if it has a single text."""
+def _expected(site: Site, key: str, action: Action, given: Given) -> tuple[ReplyField, ...]:
+    """Return the fields of the form; none if it has a single text."""
+    if not action.has_fields:
+        return ()
     with page_reader(site.path(key)) as reader:
-        return expected_fields(reader, given.id)
+        if action.of_reply:
+            return expected_fields(reader, given.id)
+        return schedule_fields(lists.schedule(reader, given.id) if given.ids else None)
 
 
-def _reply(site: Site, key: str, given: Given, form: QueryParams) -> Any:
+def _reply(site: Site, key: str, action: Action, given: Given, form: QueryParams) -> Any:
     """Return the answer from the fields of a form."""
     filled = {name.removeprefix(FIELD): form[name] for name in form if name.startswith(FIELD)}
-    return reply_of(_expected(site, key, given), filled)
+    return reply_of(_expected(site, key, action, given), filled)
 
 
 def _matching(site: Site, key: str, given: Given) -> str:
