@@ -562,7 +562,7 @@ CREATE VIEW onceward_lanes AS
 SELECT l.sender, name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN owner IS NOT NULL THEN 'leased' WHEN head_seq IS NULL THEN 'empty' WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, coalesce(attempts, 0) AS attempts, nullif(due_at, 9000000000000000) AS due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
+       b.id AS head_id, coalesce(attempts, 0) AS attempts, due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
        recipient AS awaits, r.id AS request_id, asked_at, head_seq, group_name
   FROM _onceward_lanes AS l
   LEFT JOIN _onceward_inbox AS b ON seq = head_seq
@@ -1238,6 +1238,7 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
             WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
             WHEN seq <> l.head_seq THEN 'lane'
             WHEN l.due_at = 9000000000000000 THEN iif(t.due_at IS NULL, 'turn', 'rate')
+            WHEN l.sender = '' AND attempts = 0 THEN 'quiet'
             ELSE coalesce(
                  (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
                    WHERE asker_seq = b.seq AND r.state = 'open' ORDER BY asker_index LIMIT 1),

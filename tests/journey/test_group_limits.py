@@ -16,6 +16,7 @@ from onceward import Agent, Context, Msg, Postbox, Tuning
 from onceward.core.rows import claimable
 from onceward.errors import InvalidArgument
 from onceward.features.handler_limits import turns
+from onceward.message.vocabulary import PARKED
 from onceward.testing import Controls
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def test_the_view_says_what_a_message_waits_for(world: World) -> None:
     [lane] = box.query("SELECT state, due_at, group_name FROM onceward_lanes WHERE head_seq > 0")
 
     assert ("rate", world.clock.now() + 3_600_000) == tuple(found)
-    assert ("waiting", None, "job\ta") == tuple(lane)
+    assert ("waiting", PARKED, "job\ta") == tuple(lane)
 
 
 # -- concurrency --------------------------------------------------------------------------------

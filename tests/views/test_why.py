@@ -348,6 +348,38 @@ def test_a_message_behind_a_failing_one_names_it(home: Home) -> None:
     assert "behind" == found.reason
 
 
+@pytest.mark.parametrize(
+    ("options", "reason", "said"),
+    [
+        ({"rate": "1/h"}, "rate", "Its handler has reached its rate; called in 1 h"),
+        (
+            {"rate": "1/h", "key": "body.t"},
+            "rate",
+            "Its handler has reached its rate for a; called in 1 h",
+        ),
+        (
+            {"debounce": 3600, "key": "body.t"},
+            "quiet",
+            "Debounced: handled if no later message with its key comes; called in 1 h",
+        ),
+    ],
+)
+def test_a_message_that_a_limit_holds_back_names_it(
+    home: Home, options: dict[str, Any], reason: str, said: str
+) -> None:
+    """With its key, and when its handler will be called."""
+    agent = Agent("billing")
+    agent.on("job", **options)(lambda _: None)
+    shop = home.open("shop")
+    home.open(agent)
+    ids = [shop.send("billing", {"t": "a"}, type="job", ordering_key=str(n)) for n in range(2)]
+    home.settle()
+
+    found = home.why(ids[1], "shop", "billing")
+
+    assert (reason, said) == (found.reason, found.text(home.clock.now()))
+
+
 def test_a_dead_letter_says_which_agent_gave_it_up(home: Home) -> None:
     """The cure replays it there."""
     shop = pair(home, refused)

@@ -25,6 +25,7 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
             WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
             WHEN seq <> l.head_seq THEN 'lane'
             WHEN l.due_at = 9000000000000000 THEN iif(t.due_at IS NULL, 'turn', 'rate')  -- [handler_limits]
+            WHEN l.sender = '' AND attempts = 0 THEN 'quiet'  -- [handler_limits]
             ELSE coalesce(
                  (SELECT 'reply from ' || recipient FROM _onceward_pending_replies AS r
                    WHERE asker_seq = b.seq AND r.state = 'open' ORDER BY asker_index LIMIT 1),

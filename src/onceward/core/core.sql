@@ -561,7 +561,7 @@ CREATE VIEW onceward_lanes AS
 SELECT l.sender, name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN owner IS NOT NULL THEN 'leased' WHEN head_seq IS NULL THEN 'empty' WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, coalesce(attempts, 0) AS attempts, nullif(due_at, 9000000000000000) AS due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
+       b.id AS head_id, coalesce(attempts, 0) AS attempts, due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
        recipient AS awaits, r.id AS request_id, asked_at, head_seq, group_name
   FROM _onceward_lanes AS l
   LEFT JOIN _onceward_inbox AS b ON seq = head_seq

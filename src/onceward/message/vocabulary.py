@@ -54,6 +54,8 @@ ChannelType = Literal["direct", "group", "broadcast", "pubsub"]
 ChannelRole = Literal["owner", "member", "observer"]
 CHANNEL_ROLES: Final[tuple[ChannelRole, ...]] = get_args(ChannelRole)
 ChannelState = Literal["active", "paused", "draining", "closed"]
+PARKED: Final = 9_000_000_000_000_000
+"""The date of a lane whose head waits for the turn of its group."""
 Missed = Literal["one", "all", "skip"]
 MISSED: Final[tuple[Missed, ...]] = get_args(Missed)
 """

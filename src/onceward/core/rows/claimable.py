@@ -12,9 +12,9 @@ import json
 from collections.abc import Container
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.rows.inbox import PARKED
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.vocabulary import PARKED
 
 URGENT_FIRST: Final = "ORDER BY rank, head_seq"
 SESSION: Final = """

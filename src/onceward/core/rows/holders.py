@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows.inbox import PARKED
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.vocabulary import PARKED
 
 LANE_FIELDS: Final = "lane_id, token, owner, leased_seqs, isolate_upto_seq, late_at, sender"
 LANES: Final = f"SELECT {LANE_FIELDS} FROM _onceward_lanes"

@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple, cast
 from onceward.file.sql_parts import EndedRows, senders
 from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
-from onceward.message.vocabulary import Outcome
+from onceward.message.vocabulary import PARKED, Outcome
 
 MESSAGE: Final = "seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at"
 """The columns of a leased message, without its lease."""
-PARKED: Final = 9_000_000_000_000_000  # date of a lane that waits for the turn of its group
 NEXT: Final = f"""
 SELECT {MESSAGE}
   FROM _onceward_inbox

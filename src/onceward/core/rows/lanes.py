@@ -15,9 +15,7 @@ messages of a lease that ended unsettled, because one of them may have ended its
 those of a commit that failed, because one of them may be at fault. It never falls; later messages
 are claimed together again.
 
-A lane without an owner whose ``due_at`` is ``PARKED`` waits for the turn of its ``group_name``. A
-claim finds it by its group, or leases it last if it knows no groups; a lease from there keeps the
-name until it ends, which counts the running calls of the group.
+A lane that is ``PARKED`` waits for the turn of its ``group_name``, which a lease from there keeps.
 """
 
 from __future__ import annotations
@@ -29,12 +27,11 @@ from pydantic_core import to_json
 
 from onceward.core.rows import holders, inbox
 from onceward.core.rows.holders import LaneRow
-from onceward.core.rows.inbox import PARKED
 from onceward.errors import LeaseLost
 from onceward.file.transaction import StoreTransaction, listed
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
-from onceward.message.vocabulary import Dead, Done, Settlement
+from onceward.message.vocabulary import PARKED, Dead, Done, Settlement
 
 NEW_HEAD: Final = """
 SELECT min(seq)

@@ -12,13 +12,13 @@ from onceward.core.handle.claim import MESSAGE, Kind
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.rows import claimable
 from onceward.core.rows.claimable import ReadyLane
-from onceward.core.rows.inbox import PARKED
 from onceward.features.handler_limits import rates
 from onceward.features.handler_limits.rates import bucket
 from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.times import Rate
+from onceward.message.vocabulary import PARKED
 
 KINDS: Final = 4096
 """Maximum types and topics whose handler is cached."""

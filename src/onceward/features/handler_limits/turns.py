@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from onceward.core.rows.claimable import ORDINARY
-from onceward.core.rows.inbox import PARKED
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.vocabulary import PARKED
 
 PAGE: Final = 50
 SEPARATOR: Final = "\t"

@@ -13,14 +13,13 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.core.rows import dead_letters, declarations, inbox, lanes, limits
-from onceward.core.rows.inbox import PARKED
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.names import quoted
 from onceward.message.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
-from onceward.message.vocabulary import QueueMode
+from onceward.message.vocabulary import PARKED, QueueMode
 
 RANK: Final = 2
 FAIR_AMONG: Final = 256

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from onceward.file.sql_parts import columns
+from onceward.message.vocabulary import PARKED
 
 NEVER: Final = 1 << 62
 """Upper bound of sequence numbers and moments."""
@@ -47,7 +48,10 @@ SELECT {columns(kind)} FROM {view} WHERE {name} > :after ORDER BY {name} LIMIT :
 
 def lanes_held(most: int) -> str:
     """Return a table of the lanes that are leased or wait for a moment, the next ones first."""
-    return f"(SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {most})"
+    return (
+        f"(SELECT * FROM onceward_lanes WHERE due_at >= 0 AND due_at < {PARKED}"
+        f" ORDER BY due_at LIMIT {most})"
+    )
 
 
 def moment_from(view: str, at: str) -> str:

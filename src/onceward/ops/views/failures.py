@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
+from onceward.message.vocabulary import PARKED
 from onceward.ops.views import lists
 from onceward.ops.views.asking import NEVER, Source, moment_from, values
 from onceward.ops.views.rates import starts
@@ -101,7 +102,7 @@ SELECT f.message_id, f.failed_at FROM onceward_failed_attempts AS f
 """
 FAILING: Final = f"""
 SELECT {columns(Failing, "b.", due_at="l.due_at", attempts="l.attempts")}
-  FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 LIMIT {MOST}) AS l
+  FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 AND due_at < {PARKED} LIMIT {MOST}) AS l
   JOIN onceward_inbox AS b ON b.sender = l.sender AND b.id = l.head_id
  WHERE l.attempts > 0 AND b.reason IS NOT NULL AND l.awaits IS NULL
  ORDER BY b.seq DESC

@@ -10,6 +10,7 @@ from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.dates import Schedule
 from onceward.message.queue_modes import QUEUE_DEBOUNCE, QueueInfo
+from onceward.message.vocabulary import PARKED
 from onceward.ops.views.asking import (
     NEVER,
     Source,
@@ -44,9 +45,10 @@ class Lane:
     """Why the last attempt of its oldest message failed."""
 
 
+DUE: Final = f"nullif(w.due_at, {PARKED})"
 REASON: Final = """
        (SELECT b.reason FROM onceward_inbox AS b WHERE b.sender = w.sender AND b.id = w.head_id)"""
-LANE: Final = f"SELECT {columns(Lane, 'w.', reason=REASON)}\n  FROM"
+LANE: Final = f"SELECT {columns(Lane, 'w.', due_at=DUE, reason=REASON)}\n  FROM"
 LANES: Final = f"""
 {LANE} onceward_lanes AS w
  WHERE {matches(state="w.state", peer="w.sender", session="w.session")}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
+from onceward.message.vocabulary import PARKED
 from onceward.ops.views.asking import NEVER, Source, lanes_held
 from onceward.ops.views.vocabulary import TROUBLES
 
@@ -149,7 +150,7 @@ LANE_COUNTS: Final = f"""
 SELECT coalesce(sum(state = 'leased'), 0), coalesce(sum(state = 'waiting'), 0),
        coalesce(sum(attempts > 1), 0), coalesce(sum({FAILED.strip()}), 0),
        min(CASE state WHEN 'leased' THEN due_at END)
-  FROM onceward_lanes AS w WHERE due_at IS NOT NULL
+  FROM onceward_lanes AS w WHERE due_at < {PARKED}
 """
 RUN_COUNTS: Final = f"""
 SELECT (SELECT count(*) FROM onceward_runs WHERE state = 'open'),

@@ -11,6 +11,7 @@ from onceward.file.file_checks import LEFT_GLOB
 from onceward.file.in_flight import has_died
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
+from onceward.message.vocabulary import PARKED
 from onceward.ops.views.asking import Source, lanes_held, matches, values
 from onceward.ops.views.overview import MANY, Overview
 from onceward.ops.views.surroundings import causes
@@ -158,15 +159,17 @@ SELECT {columns(Due, messages="count(*)", oldest_at="min(created_at)")} FROM onc
  GROUP BY recipient ORDER BY recipient
 """
 # Lanes with an expired lease count; sessions with runs have onceward_session_queues.
-UNHANDLED: Final = """
+UNHANDLED: Final = f"""
 SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
-       (SELECT count(*) FROM onceward_lanes WHERE state = 'leased' AND due_at > :now) AS leased
+       (SELECT count(*) FROM onceward_lanes
+         WHERE state = 'leased' AND due_at > :now AND due_at < {PARKED}) AS leased
   FROM onceward_lanes AS l JOIN onceward_inbox AS b ON b.id = l.head_id AND b.sender = l.sender
  WHERE (l.state = 'ready' OR l.due_at <= :now)
    AND l.session NOT IN (SELECT session FROM onceward_session_queues)
 """
 LEASED_BY: Final = f"""
-SELECT owner FROM onceward_lanes WHERE due_at > :now AND owner IS NOT NULL LIMIT {SOME}
+SELECT owner FROM onceward_lanes
+ WHERE due_at > :now AND due_at < {PARKED} AND owner IS NOT NULL LIMIT {SOME}
 """
 # Of lanes that are ready, of those whose time has come, and of those that are leased.
 READY_SINCE: Final = f"""
@@ -175,7 +178,8 @@ SELECT min(max(b.received_at, CASE WHEN w.owner IS NULL THEN coalesce(w.due_at, 
                         WHERE w.head_seq IS NOT NULL AND w.due_at IS NULL LIMIT {SOME})
          UNION ALL
         SELECT * FROM (SELECT sender, head_id, due_at, owner FROM onceward_lanes
-                        WHERE due_at >= 0 AND (due_at <= :now OR owner IS NOT NULL)
+                        WHERE due_at >= 0 AND due_at < {PARKED}
+                          AND (due_at <= :now OR owner IS NOT NULL)
                         ORDER BY due_at LIMIT {SOME})) AS w
   JOIN onceward_inbox AS b ON b.id = w.head_id AND b.sender = w.sender
 """

@@ -80,10 +80,18 @@ class LaneOf:
     asked_at: Millis | None
 
 
+TAB: Final = "\t"
+WAITS: Final = """
+SELECT b.waits_for, b.waits_until_at, l.group_name
+  FROM onceward_inbox AS b
+  LEFT JOIN onceward_lanes AS l ON l.lane = b.lane AND l.sender IN (b.sender, '')
+                               AND l.head_seq = b.seq
+ WHERE b.id = :id AND b.sender = :sender
+"""
 # A session with runs has one lane for all senders, apart from its arrival lanes.
 LANE: Final = f"""
 SELECT {columns(LaneOf)} FROM onceward_lanes
- WHERE lane = :lane AND priority = :priority AND (sender = :sender OR sender IS NULL)
+ WHERE lane = :lane AND priority = :priority AND (sender = :sender OR sender IS NULL OR sender = '')
  ORDER BY state = 'empty', head_id IS NOT :id, sender IS NOT NULL LIMIT 1
 """
 OPEN_STEP: Final = f"""
@@ -379,6 +387,22 @@ def _at_a_step(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     return Why(reason="asleep", parts=parts, until_at=until)
 
 
+def _limited(source: Source, row: StoredMessage, now: Millis) -> Why | None:
+    """Return that a message waits for its handler's rate, the turn of its group, or quiet."""
+    for waits, until, group in source.rows(WAITS, {"id": row.id, "sender": row.sender}):
+        of_key = "" if group is None else f" for {group.partition(TAB)[2] or 'no key'}"
+        if waits == "rate":
+            parts = (f"Its handler has reached its rate{of_key}", *_called(until))
+            return Why(reason="rate", parts=parts, until_at=until)
+        if waits == "quiet":
+            parts = ("Debounced: handled if no later message with its key comes", *_called(until))
+            return Why(reason="quiet", parts=parts, until_at=until)
+        if waits == "turn" and waiting.untaken(source, now) is None:
+            text = f"Waits for the turn of its group, or the end of a call{of_key}"
+            return Why(reason="turn", parts=(text,))
+    return None
+
+
 def _handle_later(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     lane = _lane_of(source, row)
     if lane is None or lane.due_at is None or lane.due_at <= now:
@@ -429,7 +453,7 @@ _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
 """Reasons of an unsettled message, in the order in which they are checked."""
 _IN_INBOX: Final[tuple[_Reason, ...]] = (
     _kept_out, _in_hand, _in_mailbox, _in_channel, _agent_paused, _in_queue, _behind_head,
-    _answer_awaited, _at_a_step, _handle_later, _to_be_handled,
+    _answer_awaited, _at_a_step, _limited, _handle_later, _to_be_handled,
 )  # fmt: skip
 
 
@@ -755,6 +779,10 @@ BEGINS: Final = frozenset({
 def _lower(text: str) -> str:
     head = text.partition(" ")[0].rstrip(",:")
     return f"{text[0].lower()}{text[1:]}" if head in BEGINS else text
+
+
+def _called(until: Millis | None) -> tuple[str | Millis, ...]:
+    return () if until is None else ("; called in ", until)
 
 
 def _next(until: Millis | None) -> tuple[str | Millis, ...]:
