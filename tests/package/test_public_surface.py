@@ -22,6 +22,7 @@ MODULES = (
     "onceward.http",
     "onceward.integrations.django",
     "onceward.integrations.django.tasks",
+    "onceward.integrations.django.testing",
     "onceward.integrations.otel",
     "onceward.integrations.sqlalchemy",
     "onceward.integrations.sqlalchemy.aio",

@@ -17,6 +17,7 @@ from tests.integrations.django.shop import tasks
 from tests.integrations.django.shop.models import Customer
 
 from onceward import Postbox
+from onceward.errors import InvalidArgument
 from onceward.integrations.django import worker
 from onceward.integrations.django.tasks.library import (
     InvalidTask,
@@ -27,6 +28,7 @@ from onceward.integrations.django.tasks.library import (
     task_finished,
     task_started,
 )
+from onceward.integrations.django.testing import run_until_idle
 from onceward.testing import Controls, ManualClock
 
 try:
@@ -283,3 +285,15 @@ def test_a_value_is_kept_for_its_time(box: Postbox) -> None:
     with pytest.raises(TaskResultDoesNotExist):
         result.refresh()
     assert connection.in_atomic_block is False
+
+
+def test_a_test_runs_what_is_due(box: Postbox) -> None:
+    """``run_until_idle`` runs tasks as a worker does; inside a transaction it is refused."""
+    worker._agents.clear()
+    result = tasks.note.enqueue("a")
+    with transaction.atomic(), pytest.raises(InvalidArgument, match="TransactionTestCase"):
+        run_until_idle()
+    run_until_idle()
+    result.refresh()
+
+    assert (SUCCESSFUL, ["a"]) == (result.status, tasks.order)
