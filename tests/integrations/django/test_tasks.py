@@ -18,7 +18,7 @@ from tests.integrations.django.shop.models import Customer
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument
-from onceward.integrations.django import worker
+from onceward.integrations.django import postbox, worker
 from onceward.integrations.django.tasks.library import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -297,3 +297,19 @@ def test_a_test_runs_what_is_due(box: Postbox) -> None:
     result.refresh()
 
     assert (SUCCESSFUL, ["a"]) == (result.status, tasks.order)
+
+
+def test_the_orm_of_a_worker_uses_its_postbox(box: Postbox) -> None:
+    """A worker's process opens the file once; after its end the next use opens it again."""
+    path = box.file.path
+    connection.close()
+    box.close()
+    worker._agents.clear()
+    with Postbox(path, agent=worker.agent_of("default"), start=False) as running:
+        result = tasks.greet.enqueue("ada")
+        running.run_until_idle()
+        result.refresh()
+        same = postbox() is running, running._db.users
+
+    assert ((True, 1), SUCCESSFUL) == (same, result.status)
+    assert (["ada"], False) == (names(), postbox() is running)

@@ -59,6 +59,15 @@ def of_database(wrapper: BaseDatabaseWrapper) -> Postbox:
     return found
 
 
+def adopt(box: Postbox) -> None:
+    """Use the postbox of a worker for its database, unless another one is open here."""
+    path = file_checks.canonical(box.file.path)
+    with _opening:
+        found = _boxes.get(path)
+        if found is None or found._closed:
+            _boxes[path] = box
+
+
 def path_of(wrapper: BaseDatabaseWrapper) -> str:
     """Return the file of a database; raise ImproperlyConfigured if its settings name none."""
     name = wrapper.settings_dict["NAME"]

@@ -37,7 +37,7 @@ def agent_of(using: str) -> Agent:
             django.setup()
         agent = _own_handlers(using)
         _add_tasks(agent, using)
-        agent.at_open(_keep_connections_fresh)
+        agent.at_open(_serve_site)
         _agents[using] = agent
     return _agents[using]
 
@@ -90,5 +90,7 @@ class _FreshConnections(Observer, Handling):
         close_old_connections()
 
 
-def _keep_connections_fresh(box: Postbox) -> None:
+def _serve_site(box: Postbox) -> None:
+    """Let the ORM of a worker's process use its postbox, with connections as in a request."""
+    postboxes.adopt(box)
     observe(box, _FreshConnections())

@@ -28,12 +28,12 @@ class DjangoConnection(connections.Connection):
     def __init__(self, box: Postbox) -> None:
         super().__init__(box._outbox)
         self.autocommit = True
-        self._handle = self._db.writer.queue
+        self._box = box
 
     @property
     def usable(self) -> bool:
         """Whether its postbox is still open in this process."""
-        return not (self._closed or self._handle.closed)
+        return not (self._closed or self._box._closed or self._db.writer.queue.closed)
 
     @property
     def around(self) -> StoreTransaction | None:
