@@ -170,7 +170,8 @@ class Session:
         """
         from onceward.core.send import fanout  # noqa: PLC0415 - rarely needed
 
-        copies = fanout.to_subscribers(self._outbox.composer, self.name, topic, body, options)
+        named = parse_options(options)
+        copies = fanout.to_subscribers(self._outbox.composer, self.name, topic, body, named)
         return [message_id for _, message_id in self._send_fanout(copies).copies]
 
     def _send_to_everyone(self, body: object, options: MessageOptions) -> SendResult:

@@ -52,6 +52,39 @@ def new_id_at(at: Millis, seed: str) -> str:
     return f"{time_prefix(at)}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
 
 
+def time_of(message_id: str) -> Millis | None:
+    """Return the moment of a UUIDv7; None for an id of another form."""
+    if OWN_ID.fullmatch(message_id) is None:
+        return None
+    return int(message_id[:8] + message_id[9:13], 16)
+
+
+class RepeatableIds:
+    """
+    Ids of the messages that a handler sends: the same each time that it handles the same message.
+
+    So a recipient drops what a handler sends again, as after its file was restored from a backup.
+    An id depends on *of*, the handler and what it handles, on the recipient and the type, and on
+    how many such messages came before. It is a UUIDv7 of the moment *at*.
+    """
+
+    __slots__ = ("_at", "_counts", "_of")
+
+    def __init__(self, at: Millis, *of: str) -> None:
+        self._at, self._of = at, of
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def __call__(self, to: str, kind: str) -> str:
+        """Return the id of the next message of a type to a recipient."""
+        place = to, kind
+        number = self._counts[place] = self._counts.get(place, -1) + 1
+        return new_id_at(self._at, repr((*self._of, *place, number)))
+
+    def within(self, *place: str) -> RepeatableIds:
+        """Return the ids of a part of the handler, such as a step, which may not run again."""
+        return RepeatableIds(self._at, *self._of, *place)
+
+
 def new_token() -> str:
     """Return 128 random bits as hex text, for epochs, owners and file identities."""
     return secrets.token_hex(16)

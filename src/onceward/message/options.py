@@ -31,6 +31,7 @@ from onceward.message.validators import check_type, reply_schema
 
 if TYPE_CHECKING:
     from onceward.message.group_key import GroupKey
+    from onceward.message.ids import RepeatableIds
     from onceward.message.times import Rate
 
 
@@ -119,6 +120,8 @@ class MessageOptions(SendOptions, total=False):
     """Whether a reserved topic may be published."""
     max_size: int | None
     """Maximum bytes of the body, if a channel allows fewer than the file."""
+    ids: RepeatableIds | None
+    """The ids of what a handler sends; None for new ones."""
 
 
 PLAIN: Final = MessageOptions()
@@ -226,7 +229,7 @@ READ: Final[Mapping[str, tuple[str, Read]]] = {
     "answer_by": ("answer_by", _plain("answer_by")),
 }
 """For each option the field of ``FrameHeaders`` that it sets, and its reader."""
-NO_FIELD: Final = frozenset({"type", "system", "max_size"})
+NO_FIELD: Final = frozenset({"type", "system", "max_size", "ids"})
 """Options that the composer reads: they set no field, or choose the message's template."""
 
 

@@ -20,6 +20,7 @@ from onceward.core.send.block import Bindings, Transaction
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.ids import RepeatableIds
 from onceward.message.options import PublishOptions
 
 C = TypeVar("C")
@@ -146,8 +147,8 @@ class Committer(Protocol):
     def at_end(self, work: Callable[[StoreTransaction], None]) -> None:
         """Commit *work* with the end of the call, which has returned."""
 
-    def block(self) -> AbstractContextManager[tuple[Transaction, StoreTransaction]]:
-        """Commit the writes of a block."""
+    def block(self, place: str) -> AbstractContextManager[tuple[Transaction, StoreTransaction]]:
+        """Commit the writes of a block; *place* is the name of the step that it belongs to."""
         ...
 
     def wait(self, suspended: Suspended) -> None:
@@ -168,6 +169,8 @@ class CallHome:
     commits: Committer
     scope: str = ""
     """Digest of the messages of a run, which identifies its steps."""
+    ids: RepeatableIds | None = None
+    """The ids of what the call sends; None for new ones."""
 
 
 class Complete(Protocol):

@@ -21,6 +21,7 @@ from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame
+from onceward.message.ids import RepeatableIds
 from onceward.message.options import MessageOptions, PublishOptions, SendOptions, reply_options
 from onceward.message.times import Span
 from onceward.message.vocabulary import PROGRESS
@@ -70,9 +71,18 @@ class Context(CallParts):
         if self._transaction is None:
             self._closes = True
             self._transaction = Transaction(
-                self._group.join(), self._outbox, self.session, hops=self._frame.hops + 1
+                self._group.join(),
+                self._outbox,
+                self.session,
+                hops=self._frame.hops + 1,
+                ids=self._ids,
             )
         return self._transaction
+
+    @cached_property
+    def _ids(self) -> RepeatableIds | None:
+        """The ids of what it sends."""
+        return self._outbox.composer.ids_of([self._frame])
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Send a message with the processed mark and return its id; see ``Transaction.send``."""
@@ -132,7 +142,9 @@ class Context(CallParts):
 
     def _make(self, name: str) -> Any:
         self._closes = True
-        home = CallHome(leased=self._leased, lease=self._leased.lane, commits=_Alone(self))
+        home = CallHome(
+            leased=self._leased, lease=self._leased.lane, commits=_Alone(self), ids=self._ids
+        )
         return self._deps.make(name, home)
 
     def progress(self, value: object) -> None:
@@ -238,13 +250,14 @@ class _Alone:
         work(self._group.join())
 
     @contextmanager
-    def block(self) -> Iterator[tuple[Transaction, StoreTransaction]]:
+    def block(self, place: str) -> Iterator[tuple[Transaction, StoreTransaction]]:
         """Commit the writes of a block; ``ctx.tx`` is its transaction."""
         if not self.on_own_thread:
             msg = "a step with tx=True runs on the handler's own thread: call it there"
             raise InvalidArgument(msg)
         with self._group.alone() as tx:
             yours = self._context.tx
+            yours._begin_part(place)
             try:
                 yield yours, tx
             finally:

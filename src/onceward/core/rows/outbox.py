@@ -455,6 +455,8 @@ class OutgoingMessage(NamedTuple):
     """The text of a body that is stored separately; not a column of the outbox."""
     sending: ObservedSend | None = None
     """Its send, for observers; not a column of the outbox."""
+    repeatable: bool = False
+    """Whether a handler sends it under this id each time; not a column of the outbox."""
 
     @property
     def session(self) -> str:

@@ -7,6 +7,7 @@ A separately stored body exists once, for all messages that share it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -69,6 +70,14 @@ NO_ASKER: Final = (None, None, None, 0)
 """The asker of a request that no handler made."""
 
 
+class IdTaken(Exception):
+    """
+    The file has sent a message under the id that a handler's message gets each time.
+
+    A restored file has not. So the handler was called again on purpose, such as by a replay.
+    """
+
+
 class Outbox:
     """The outbox of one file: composes messages, and adds them in a transaction."""
 
@@ -116,6 +125,13 @@ class Outbox:
             if message.sending is not None:
                 message.sending.failed(self.db.translate_error(error))
             raise
+
+    def add_repeatable(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
+        """Store a message of a handler, under a new id if the file has used its id; see ``add``."""
+        try:
+            return self.add(tx, message)
+        except IdTaken:
+            return self.add(tx, self.composer.renamed(message))
 
     def add_own(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         """
@@ -197,14 +213,16 @@ class Outbox:
         plain = self._unlimited(tx) and not _any_may_be_known(shared)
         if plain and self._insert(tx, shared):
             return [each.id for each in shared]
-        return [self.add(tx, each) for each in shared]
+        return [self.add_repeatable(tx, each) for each in shared]
 
     def _insert(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> bool:
-        """Insert many rows at once; return False if the file now has limits, which must decide."""
+        """Insert many rows at once; return False if each must be added alone, as under limits."""
+        repeatable = any(each.repeatable for each in messages[:1])
         try:
-            outbox.insert_all(tx, messages)
+            with tx.nested() if repeatable else nullcontext():
+                outbox.insert_all(tx, messages)
         except ConstraintError as error:
-            if self.admission.is_limit_error(error):
+            if repeatable or self.admission.is_limit_error(error):
                 return False
             raise_meant(self.db.translate_error(error), error)
             raise
@@ -348,6 +366,8 @@ def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
             reason="sent before",
         )
     [(known_id, frame)] = known
+    if message.repeatable and known_id == message.id and message.headers.key is None:
+        raise IdTaken(message.id)
     differs = tuple(_differences(Frame.parse(frame), message))
     if not differs:
         return str(known_id)
@@ -417,7 +437,11 @@ def add_request(
     asker: Asker | None = None,
 ) -> Ticket:
     """Store a request and the ticket that waits for its reply."""
-    message_id = outbox.add(tx, message)
+    try:
+        message_id = outbox.add(tx, message)
+    except IdTaken:
+        message = outbox.composer.renamed(message)
+        message_id = outbox.add(tx, message)
     if message_id == message.id:
         wait = None if timeout is None else millis("timeout", timeout, error=InvalidMessage)
         deadline_at = None if wait is None else tx.now + wait

@@ -22,6 +22,7 @@ from onceward.file.transaction import (
     check_statement,
     refuse_pragma,
 )
+from onceward.message.ids import RepeatableIds
 from onceward.message.names import listed
 from onceward.message.options import (
     MessageOptions,
@@ -58,9 +59,16 @@ class Transaction:
     """
 
     def __init__(
-        self, tx: StoreTransaction, outbox: Outbox, session: str, *, hops: int = 0
+        self,
+        tx: StoreTransaction,
+        outbox: Outbox,
+        session: str,
+        *,
+        hops: int = 0,
+        ids: RepeatableIds | None = None,
     ) -> None:
-        self._tx, self._outbox, self._session, self._hops = tx, outbox, session, hops
+        self._tx, self._outbox, self._session = tx, outbox, session
+        self._hops, self._ids = hops, ids
         self._open = True
 
     def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
@@ -118,7 +126,6 @@ class Transaction:
             SendError: see its subclasses; this message was not written, the transaction continues.
 
         """
-        self._count_hops(options)
         named = parse_options(options)
         if to in EVERY_AGENT:
             return self._send_to_everyone(body, named)
@@ -134,23 +141,23 @@ class Transaction:
             UnknownRecipient: no other agent is registered.
 
         """
-        self._count_hops(options)
         return self._send_to_everyone(body, parse_options(options))
 
     def _send_to_everyone(self, body: object, options: MessageOptions) -> str:
         from onceward.core.send import fanout  # noqa: PLC0415 - rarely needed
 
-        copies = fanout.to_everyone(self._outbox.composer, self._session, body, options)
+        named, composer = self._tied(options), self._outbox.composer
+        copies = fanout.to_everyone(composer, self._session, body, named)
         return self._send_fanout(copies).id
 
     def _add(self, to: str, body: object, options: MessageOptions) -> str:
         """Send a message whose options are checked already."""
         tx = self._alive()
-        return self._store(tx, self._outbox.compose(self._session, to, body, options))
+        return self._store(tx, self._outbox.compose(self._session, to, body, self._tied(options)))
 
     def _store(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         try:
-            return self._outbox.add(tx, message)
+            return self._outbox.add_repeatable(tx, message)
         except Exception as error:
             raise_meant(self._outbox.db.translate_error(error), error)
             raise
@@ -166,8 +173,8 @@ class Transaction:
         if it arrived after all, its own result may follow.
         """
         tx = self._alive()
-        self._count_hops(options)
-        message = task(self._outbox, self._session, to, body, session=session, options=options)
+        named = self._tied(parse_options(options))
+        message = task(self._outbox, self._session, to, body, session=session, options=named)
         return self._store(tx, message)
 
     def request(
@@ -187,9 +194,9 @@ class Transaction:
         of the expected reply.
         """
         tx = self._alive()
-        self._count_hops(options)
         options.setdefault("reply_to", self._outbox.db.agent)
-        message = self._outbox.compose(self._session, to, body, request_options(options, reply))
+        named = self._tied(request_options(options, reply))
+        message = self._outbox.compose(self._session, to, body, named)
         try:
             return add_request(tx, self._outbox, message, timeout)
         except Exception as error:
@@ -201,15 +208,22 @@ class Transaction:
         from onceward.core.send import fanout  # noqa: PLC0415 - rarely needed
 
         self._alive()
-        self._count_hops(options)
-        composer = self._outbox.composer
-        copies = fanout.to_subscribers(composer, self._session, topic, body, options)
+        named, composer = self._tied(parse_options(options)), self._outbox.composer
+        copies = fanout.to_subscribers(composer, self._session, topic, body, named)
         return [message_id for _, message_id in self._send_fanout(copies).copies]
 
-    def _count_hops(self, options: PublishOptions) -> None:
-        """Let messages of a handler continue the chain of the message that it handles."""
+    def _begin_part(self, place: str) -> None:
+        """Give what is sent from here on the ids of a part that may not run again."""
+        if self._ids is not None:
+            self._ids = self._ids.within(place)
+
+    def _tied(self, options: MessageOptions) -> MessageOptions:
+        """Let messages of a handler continue the chain of what it handles, under its ids."""
         if self._hops:
             options.setdefault("hops", self._hops)
+        if self._ids is not None:
+            options["ids"] = self._ids
+        return options
 
     def _send_fanout(self, copies: Fanout) -> SendResult:
         return self._outbox.add_fanout(self._alive(), copies)

@@ -24,6 +24,7 @@ from onceward.message.frame import (
     BEFORE_ID,
     BEFORE_TIME,
     DIGEST_BYTES,
+    Frame,
     FrameHeaders,
     digest,
     frame_ends,
@@ -31,7 +32,7 @@ from onceward.message.frame import (
     render_head,
     split_digest,
 )
-from onceward.message.ids import IdSource
+from onceward.message.ids import IdSource, RepeatableIds, time_of
 from onceward.message.names import agent_name, byte_length, listed, meant, plain_text, quoted
 from onceward.message.options import (
     PLAIN,
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PAIR: Final = 2
+REPEATABLE_FOR: Final = 86_400.0
+"""Seconds after which handling a message again sends new ids; a shorter retention halves it."""
+AHEAD: Final[Millis] = 60_000
+"""How far the clock of a message's sender may be ahead."""
 TEMPLATES_MAX: Final = 4096
 """Maximum templates of one generation; two are kept."""
 
@@ -195,8 +200,11 @@ class Composer:
         headers = self._changed(plain, options, now) if options else plain
         if headers is not plain:
             head += options_text(headers)
-        chosen = options.get("message_id")
-        message_id = self.mint() if chosen is None else _message_id(chosen)
+        chosen, ids = options.get("message_id"), options.get("ids")
+        if chosen is not None:
+            message_id = _message_id(chosen)
+        else:
+            message_id = self.mint() if ids is None else ids(to, headers.type)
         if beside:
             frame = render_head(head + tail, message_id, now)
             sealed = split_digest(frame, digest(text))
@@ -212,6 +220,7 @@ class Composer:
             created_at=now,
             due_at=headers.due_at,
             body=text if beside else None,
+            repeatable=ids is not None,
         )
 
     def _is_long(self, body: object, payload: Payload) -> bool:
@@ -253,6 +262,27 @@ class Composer:
             fields["lane"] = fields["ordering_key"] or plain.session
         return plain._replace(**fields)
 
+    def ids_of(self, handled: Sequence[Frame]) -> RepeatableIds | None:
+        """
+        Return the ids of what a handler of these messages sends; None for new ones.
+
+        Recipients forget ids after their retention, so messages that are old get new ones.
+        """
+        at, now = _made_at(handled[-1]), self._sender.time.now(self._sender.clock)
+        oldest = now - round(1000 * min(REPEATABLE_FOR, self._settings.retention / 2))
+        if not oldest <= at <= now + AHEAD:
+            return None
+        names = [part for each in handled for part in (each.sender, each.id)]
+        return RepeatableIds(at, self._sender.agent, *names)
+
+    def renamed(self, message: OutgoingMessage) -> OutgoingMessage:
+        """Return a message under a new id."""
+        message_id = self.mint()
+        before, after = f"{BEFORE_ID}{message.id}", f"{BEFORE_ID}{message_id}"
+        frame, body = message.frame.replace(before, after, 1), message.body
+        sealed = digest(frame) if body is None else split_digest(frame, digest(body))
+        return message._replace(id=message_id, frame=frame, digest=sealed, repeatable=False)
+
     def allow_recipient(self, name: str) -> None:
         """Accept messages to *name* without a known address: it wrote to us and can be found."""
         self._good.add(agent_name(name))
@@ -288,6 +318,14 @@ class Composer:
             session=plain_text("session", session),
             lane=session,
         )
+
+
+def _made_at(handled: Frame) -> Millis:
+    """Return when a message got its id, or when it was sent if its sender chose the id."""
+    at = time_of(handled.id)
+    if at is None and handled.time is not None:
+        at = round(1000 * handled.time.timestamp())
+    return at or 0
 
 
 def _pairs(messages: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:

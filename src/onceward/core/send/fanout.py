@@ -20,8 +20,9 @@ from onceward.message.frame import (
     split_digest,
     split_prefix,
 )
+from onceward.message.ids import RepeatableIds
 from onceward.message.names import plain_text
-from onceward.message.options import MessageOptions, PublishOptions, parse_options
+from onceward.message.options import MessageOptions
 from onceward.message.topics import check_topic
 
 PLACEHOLDER: Final = "placeholder"
@@ -74,10 +75,10 @@ def to_everyone(composer: Composer, session: str, body: object, options: Message
 
 
 def to_subscribers(
-    composer: Composer, session: str, topic: str, body: object, options: PublishOptions
+    composer: Composer, session: str, topic: str, body: object, options: MessageOptions
 ) -> Fanout:
     """Compose a message to every agent that subscribed to *topic*, each once."""
-    named = parse_options(options) | MessageOptions(topic=topic)
+    named = options | MessageOptions(topic=topic)
     return compose_fanout(
         composer, session, subscribers(composer, topic), body, named, rooted=False
     )
@@ -146,7 +147,9 @@ def _compose(
     kind = payload.type if kind is None else kind
     headers = composer.headers(session, PLACEHOLDER, kind, payload.media, options=options, now=now)
     created_at = max(now, since)
-    copies = _copies(composer, headers, recipients, payload.text, created_at)
+    copies = _copies(
+        composer, headers, recipients, payload.text, created_at, ids=options.get("ids")
+    )
     return Fanout(root, payload.text, size, headers, copies, created_at)
 
 
@@ -154,7 +157,8 @@ def _root(composer: Composer, session: str, options: MessageOptions) -> str:
     """Return the id that copies share; the same key gives the same id."""
     key = options.get("key")
     if key is None:
-        return composer.mint()
+        ids = options.get("ids")
+        return composer.mint() if ids is None else ids("", "")
     plain_text("key", key)
     named = (session, options.get("channel") or "", options.get("topic") or "", key)
     joined = "\0".join(map(str, named)).encode(errors="surrogatepass")  # checked with the headers
@@ -167,11 +171,13 @@ def _copies(
     recipients: Sequence[str],
     body: str,
     now: Millis,
+    *,
+    ids: RepeatableIds | None,
 ) -> tuple[OutgoingMessage, ...]:
     before, after = split_prefix(headers)
     body_digest, mint, made = digest(body), composer.mint, list[OutgoingMessage]()
     for recipient in recipients:
-        message_id = mint()
+        message_id = mint() if ids is None else ids(recipient, headers.type)
         head = render_head(f"{before}{json_string(recipient)}{after}", message_id, now)
         copy = OutgoingMessage(
             headers=headers,
@@ -182,6 +188,7 @@ def _copies(
             created_at=now,
             due_at=headers.due_at,
             body=body,
+            repeatable=ids is not None,
         )
         made.append(copy)
     return tuple(made)

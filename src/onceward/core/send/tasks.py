@@ -18,7 +18,7 @@ from onceward.errors import Conflict, InvalidMessage, TooLarge
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
-from onceward.message.options import MessageOptions, SendOptions, given_headers, parse_options
+from onceward.message.options import MessageOptions, given_headers
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
 from onceward.message.vocabulary import Dead, Done, Settlement
 
@@ -67,23 +67,30 @@ class EndedRun(Protocol):
 
 
 def task(
-    outbox: Outbox, caller: str, to: str, body: object, *, session: str | None, options: SendOptions
+    outbox: Outbox,
+    caller: str,
+    to: str,
+    body: object,
+    *,
+    session: str | None,
+    options: MessageOptions,
 ) -> OutgoingMessage:
     """
     Return a task for another agent, in a separate session; its id is the dispatch id.
 
     However the task ends there, one ``worker_result`` returns to the session *caller*.
     """
-    named = parse_options(options)
-    spawned = f"{to}-{_session_token(to, named)}" if session is None else session
-    headers: dict[str, Any] = {**given_headers(named), CALLER: caller}
-    return outbox.compose(spawned, to, body, {**named, "headers": headers})
+    spawned = f"{to}-{_session_token(to, options)}" if session is None else session
+    headers: dict[str, Any] = {**given_headers(options), CALLER: caller}
+    return outbox.compose(spawned, to, body, {**options, "headers": headers})
 
 
 def _session_token(to: str, named: MessageOptions) -> str:
     """Return the name of a task's session; the same key or id gives the same one."""
     chosen = named.get("message_id")
     chosen = named.get("key") if chosen is None else chosen
+    if chosen is None and (ids := named.get("ids")) is not None:
+        chosen = ids(to, CALLER)
     if chosen is None:
         return new_token()[:12]
     return sha256(f"{to}\0{chosen}".encode(errors="surrogatepass")).hexdigest()[:12]

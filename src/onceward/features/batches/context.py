@@ -57,9 +57,15 @@ class BatchContext(CallParts):
     def tx(self) -> Transaction:
         """Return the transaction of all processed marks, opened on first use."""
         if self._transaction is None:
-            hops = max(each._frame.hops for each in self._contexts.values()) + 1
-            joined = self._group.join()
-            self._transaction = Transaction(joined, self._outbox, DEFAULT_SESSION, hops=hops)
+            frames = [each._frame for each in self._contexts.values()]
+            ids = self._outbox.composer.ids_of(frames)
+            self._transaction = Transaction(
+                self._group.join(),
+                self._outbox,
+                DEFAULT_SESSION,
+                hops=max(each.hops for each in frames) + 1,
+                ids=None if ids is None else ids.within("batch"),
+            )
         return self._transaction
 
     def _written(self) -> StoreTransaction | None:

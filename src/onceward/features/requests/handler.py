@@ -83,7 +83,7 @@ class HandlerRequests:
     """
 
     def __init__(self, deps: HandlerDeps, home: CallHome) -> None:
-        self._outbox, self._handled = deps.outbox, home.leased
+        self._outbox, self._handled, self._ids = deps.outbox, home.leased, home.ids
         self._known: dict[int, HandlerRequest] | None = None
         self._count = 0
         self._made: list[MadeRequest] = []
@@ -116,6 +116,8 @@ class HandlerRequests:
         asker = Asker(self._handled.seq, index, _likeness(to, body), keep)
         known = self._earlier().get(index) or self._from_before_replay(index, asker.digest)
         if known is None:
+            if self._ids is not None:
+                options = {**options, "ids": self._ids.within("request", str(index))}
             message = self._outbox.compose(self._handled.session, to, body, options)
             wait = None if timeout is None else seconds("timeout", timeout, error=InvalidMessage)
             self._made.append(made := MadeRequest(message, wait, asker))

@@ -31,6 +31,7 @@ from onceward.features.runs.scheduler import ReadMessage, StartedRun
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checked
 from onceward.message.handler_work import StoredStep
+from onceward.message.ids import RepeatableIds
 from onceward.message.options import (
     MessageOptions,
     PublishOptions,
@@ -223,8 +224,8 @@ class Run(RunFields[Message[Any]], CallParts):
         The same message under the same *key* returns the id of the first, in this run or before;
         another one raises Conflict, or fails the run if both are sent in it.
         """
-        self._follow(options)
-        return self._add(self._outbox.compose(self.session, to, body, parse_options(options)))
+        named = self._named(options)
+        return self._add(self._outbox.compose(self.session, to, body, named))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """
@@ -232,8 +233,8 @@ class Run(RunFields[Message[Any]], CallParts):
 
         The options are those of ``Session.publish``.
         """
-        self._follow(options)
-        copies = to_subscribers(self._outbox.composer, self.session, topic, body, options)
+        named, composer = self._named(options), self._outbox.composer
+        copies = to_subscribers(composer, self.session, topic, body, named)
         return self._add_all(copies.messages)
 
     @checked
@@ -246,6 +247,7 @@ class Run(RunFields[Message[Any]], CallParts):
     ) -> str:
         """Answer the current message, or *to*, as ``send`` does; return the id."""
         name, named = reply_options((to or self.message).frame, options)
+        named["ids"] = self._ids
         return self._add(self._outbox.compose(self.session, name, body, named))
 
     def dispatch(
@@ -256,10 +258,8 @@ class Run(RunFields[Message[Any]], CallParts):
 
         However it ends there, one ``worker_result`` with that id arrives in this session.
         """
-        self._follow(options)
-        return self._add(
-            task(self._outbox, self.session, to, body, session=session, options=options)
-        )
+        named = self._named(options)
+        return self._add(task(self._outbox, self.session, to, body, session=session, options=named))
 
     def _request(
         self,
@@ -272,7 +272,7 @@ class Run(RunFields[Message[Any]], CallParts):
     ) -> Ticket:
         self._follow(options)
         options.setdefault("reply_to", self._outbox.db.agent)
-        named: MessageOptions = {**options, "kind": QUESTION}
+        named: MessageOptions = {**options, "kind": QUESTION, "ids": self._ids}
         message = self._outbox.compose(self.session, to, body, named)
 
         def work(tx: StoreTransaction) -> str:
@@ -297,6 +297,26 @@ class Run(RunFields[Message[Any]], CallParts):
     def _follow(self, options: PublishOptions) -> None:
         options.setdefault("causation_id", self.message.id)
         options.setdefault("hops", self._hops)
+
+    def _named(self, options: PublishOptions) -> MessageOptions:
+        """Check the options of a message that the run sends, and add its cause and its ids."""
+        self._follow(options)
+        named = parse_options(options)
+        named["ids"] = self._ids
+        return named
+
+    @cached_property
+    def _ids(self) -> RepeatableIds | None:
+        """
+        The ids of what the run sends; None for new ones.
+
+        A later run with the same messages may go on after a checkpoint: it sends other messages.
+        """
+        if self.previous is not None:
+            return None
+        frames = [each.frame for each in self._started.messages]
+        ids = self._outbox.composer.ids_of(frames)
+        return None if ids is None else ids.within("run")
 
     @property
     def _hops(self) -> int:

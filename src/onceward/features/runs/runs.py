@@ -25,6 +25,7 @@ from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.events import RunAborted, RunEnded, RunLeft
+from onceward.message.ids import RepeatableIds
 from onceward.message.queue_modes import QueuePolicy
 from onceward.message.vocabulary import (
     Done,
@@ -400,6 +401,8 @@ class PendingEffects:
 
     drafts: list[OutgoingMessage] = field(default_factory=list)
     work: list[Callable[[Transaction], object]] = field(default_factory=list)
+    ids: RepeatableIds | None = None
+    """The ids of what the work sends; None for new ones."""
 
 
 class RunOutcome(NamedTuple):
@@ -438,9 +441,10 @@ class RunCompletion:
         """
         prove(tx, run)
         for draft in effects.drafts:
-            self._outbox.add(tx, draft)
-        for work in effects.work:
-            yours = Transaction(tx, self._outbox, run.session)
+            self._outbox.add_repeatable(tx, draft)
+        for number, work in enumerate(effects.work):
+            ids = None if effects.ids is None else effects.ids.within(str(number))
+            yours = Transaction(tx, self._outbox, run.session, ids=ids)
             work(yours)
             yours._finish()
 

@@ -65,6 +65,7 @@ from onceward.message.clock import Millis, monotonic
 from onceward.message.error_text import error_text, message_of
 from onceward.message.frame import Frame
 from onceward.message.handler_work import StoredStep
+from onceward.message.ids import RepeatableIds
 from onceward.message.log import log
 from onceward.message.options import reply_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
@@ -200,12 +201,13 @@ class RunCommits:
         self._execution._run.raise_if_cancelled()
 
     @contextmanager
-    def block(self) -> Iterator[tuple[Transaction, StoreTransaction]]:
+    def block(self, place: str) -> Iterator[tuple[Transaction, StoreTransaction]]:
         """Commit the writes of a block."""
         execution = self._execution
         with execution._db.transaction() as tx:
-            hops = execution._run._hops
-            yours = Transaction(tx, execution._outbox, execution.session, hops=hops)
+            run = execution._run
+            yours = Transaction(tx, execution._outbox, run.session, hops=run._hops, ids=run._ids)
+            yours._begin_part(place)
             try:
                 yield yours, tx
             finally:
@@ -256,7 +258,7 @@ class RunExecution(HandlerAttempt):
             limit=started.handler.timeout or deps.settings.handler_timeout,
         )
         self._following: StartedRun | None = None
-        self._go_on = False
+        self._go_on, self._written = False, 0
         self._grace = deps.settings.abort_grace
         self._left_at = math.inf
         self._graces = 2 if started.handler.is_async else 1
@@ -352,12 +354,13 @@ class RunExecution(HandlerAttempt):
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Commit work of the run at once; raise RunLost."""
         kept: list[T] = []
+        self._written += 1
+        effects = PendingEffects(work=[lambda yours: kept.append(work(yours))])
+        effects.ids = self._ids_of(f"write {self._written}")
 
         def mine(tx: StoreTransaction) -> None:
             kept.clear()
-            self._completion.commit(
-                tx, self.row, PendingEffects(work=[lambda yours: kept.append(work(yours))])
-            )
+            self._completion.commit(tx, self.row, effects)
 
         self._db.write(mine)
         return kept[0]
@@ -370,6 +373,11 @@ class RunExecution(HandlerAttempt):
         )
         self.leased = [*self.leased, *(each.leased for each in fresh)]
         return fresh
+
+    def _ids_of(self, place: str) -> RepeatableIds | None:
+        """Return the ids of what a part of the run sends."""
+        ids = self._run._ids
+        return None if ids is None else ids.within(place)
 
     def _pending(self) -> PendingEffects:
         return PendingEffects(list(self._run._drafts), [])
@@ -494,11 +502,13 @@ class RunExecution(HandlerAttempt):
     def _answer(self, value: Any) -> tuple[str | None, PendingEffects]:
         """Return the result as JSON, and the effects to commit with the run's end."""
         effects = self._pending()
-        effects.work = list(self._run._at_end_work)
+        effects.work, effects.ids = list(self._run._at_end_work), self._ids_of("end")
         if value is None:
             return None, effects
+        ids = self._ids_of("answer")
         for message in self._to_answer():
             to, named = reply_options(message.frame, {})
+            named["ids"] = ids
             effects.drafts.append(self._outbox.compose(self._run.session, to, value, named))
         return encode(value).text, effects
 

@@ -507,7 +507,7 @@ class MessageSteps:
         while True:
             failure: Exception | None = None
             try:
-                with self._home.commits.block() as (yours, tx):
+                with self._home.commits.block(str(begun.name)) as (yours, tx):
                     try:
                         with self._running(begun, yours):
                             value = work()
