@@ -48,15 +48,8 @@ def time_prefix(at: Millis) -> str:
 
 def new_id_at(at: Millis, seed: str) -> str:
     """Return a UUIDv7 of a moment from *seed*: the same for the same arguments."""
-    tail = sha256(seed.encode()).hexdigest()
-    return f"{time_prefix(at)}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
-
-
-def time_of(message_id: str) -> Millis | None:
-    """Return the moment of a UUIDv7; None for an id of another form."""
-    if OWN_ID.fullmatch(message_id) is None:
-        return None
-    return int(message_id[:8] + message_id[9:13], 16)
+    stamp, tail = f"{at:012x}", sha256(seed.encode(errors="surrogatepass")).hexdigest()
+    return f"{stamp[:8]}-{stamp[8:]}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
 
 
 class RepeatableIds:
@@ -72,7 +65,7 @@ class RepeatableIds:
 
     def __init__(self, at: Millis, *of: str) -> None:
         self._at, self._of = at, of
-        self._counts: dict[tuple[str, ...], int] = {}
+        self._counts: dict[tuple[str, str], int] = {}
 
     def __call__(self, to: str, kind: str) -> str:
         """Return the id of the next message of a type to a recipient."""

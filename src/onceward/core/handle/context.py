@@ -21,7 +21,6 @@ from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame
-from onceward.message.ids import RepeatableIds
 from onceward.message.options import MessageOptions, PublishOptions, SendOptions, reply_options
 from onceward.message.times import Span
 from onceward.message.vocabulary import PROGRESS
@@ -70,19 +69,11 @@ class Context(CallParts):
         """Return the transaction of the processed mark, opened on first use."""
         if self._transaction is None:
             self._closes = True
-            self._transaction = Transaction(
-                self._group.join(),
-                self._outbox,
-                self.session,
-                hops=self._frame.hops + 1,
-                ids=self._ids,
-            )
+            tx, outbox = self._group.join(), self._outbox
+            ids = outbox.composer.ids_of((self._frame,), tx.now)
+            hops = self._frame.hops + 1
+            self._transaction = Transaction(tx, outbox, self.session, hops=hops, ids=ids)
         return self._transaction
-
-    @cached_property
-    def _ids(self) -> RepeatableIds | None:
-        """The ids of what it sends."""
-        return self._outbox.composer.ids_of([self._frame])
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Send a message with the processed mark and return its id; see ``Transaction.send``."""
@@ -142,9 +133,8 @@ class Context(CallParts):
 
     def _make(self, name: str) -> Any:
         self._closes = True
-        home = CallHome(
-            leased=self._leased, lease=self._leased.lane, commits=_Alone(self), ids=self._ids
-        )
+        ids = self._outbox.composer.ids_of((self._frame,), self._outbox.db.now())
+        home = CallHome(leased=self._leased, lease=self._leased.lane, commits=_Alone(self), ids=ids)
         return self._deps.make(name, home)
 
     def progress(self, value: object) -> None:

@@ -32,7 +32,7 @@ from onceward.message.frame import (
     render_head,
     split_digest,
 )
-from onceward.message.ids import IdSource, RepeatableIds, time_of
+from onceward.message.ids import OWN_ID, IdSource, RepeatableIds
 from onceward.message.names import agent_name, byte_length, listed, meant, plain_text, quoted
 from onceward.message.options import (
     PLAIN,
@@ -262,13 +262,18 @@ class Composer:
             fields["lane"] = fields["ordering_key"] or plain.session
         return plain._replace(**fields)
 
-    def ids_of(self, handled: Sequence[Frame]) -> RepeatableIds | None:
+    def ids_of(self, handled: Sequence[Frame], now: Millis) -> RepeatableIds | None:
         """
         Return the ids of what a handler of these messages sends; None for new ones.
 
-        Recipients forget ids after their retention, so messages that are old get new ones.
+        They have the moment at which the last of the messages got its id, or was sent if its sender
+        chose the id. Recipients forget ids after their retention, so an old message gets new ones.
         """
-        at, now = _made_at(handled[-1]), self._sender.time.now(self._sender.clock)
+        at, last = 0, handled[-1]
+        if OWN_ID.fullmatch(last.id) is not None:
+            at = int(last.id[:8] + last.id[9:13], 16)
+        elif last.time is not None:
+            at = round(1000 * last.time.timestamp())
         oldest = now - round(1000 * min(REPEATABLE_FOR, self._settings.retention / 2))
         if not oldest <= at <= now + AHEAD:
             return None
@@ -318,14 +323,6 @@ class Composer:
             session=plain_text("session", session),
             lane=session,
         )
-
-
-def _made_at(handled: Frame) -> Millis:
-    """Return when a message got its id, or when it was sent if its sender chose the id."""
-    at = time_of(handled.id)
-    if at is None and handled.time is not None:
-        at = round(1000 * handled.time.timestamp())
-    return at or 0
 
 
 def _pairs(messages: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:

@@ -58,9 +58,10 @@ class BatchContext(CallParts):
         """Return the transaction of all processed marks, opened on first use."""
         if self._transaction is None:
             frames = [each._frame for each in self._contexts.values()]
-            ids = self._outbox.composer.ids_of(frames)
+            tx = self._group.join()
+            ids = self._outbox.composer.ids_of(frames, tx.now)
             self._transaction = Transaction(
-                self._group.join(),
+                tx,
                 self._outbox,
                 DEFAULT_SESSION,
                 hops=max(each.hops for each in frames) + 1,

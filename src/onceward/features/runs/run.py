@@ -315,7 +315,7 @@ class Run(RunFields[Message[Any]], CallParts):
         if self.previous is not None:
             return None
         frames = [each.frame for each in self._started.messages]
-        ids = self._outbox.composer.ids_of(frames)
+        ids = self._outbox.composer.ids_of(frames, self._outbox.db.now())
         return None if ids is None else ids.within("run")
 
     @property
