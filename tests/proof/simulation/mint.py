@@ -5,8 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from itertools import count
+from typing import Final
 
+from onceward.message import ids
 from onceward.message.clock import Clock
+
+DERIVED: Final = set[str]()
+"""The ids of what handlers sent, in all worlds of this process."""
+
+
+def _noted(at: int, seed: str, made: Callable[[int, str], str] = ids.new_id_at) -> str:
+    DERIVED.add(message_id := made(at, seed))
+    return message_id
+
+
+ids.new_id_at = _noted
 
 
 class Mint:
@@ -21,11 +34,11 @@ class Mint:
     def source(self, name: str) -> Callable[[], str]:
         """Return the source of ids of an agent."""
 
-        def ids() -> str:
+        def source() -> str:
             waiting = self.next.get(name)
             return waiting.pop(0) if waiting else self.new(name)
 
-        return ids
+        return source
 
     def new(self, name: str) -> str:
         """Return a new id, as an agent mints one now."""
