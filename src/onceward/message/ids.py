@@ -48,8 +48,8 @@ def time_prefix(at: Millis) -> str:
 
 def new_id_at(at: Millis, seed: str) -> str:
     """Return a UUIDv7 of a moment from *seed*: the same for the same arguments."""
-    stamp, tail = f"{at:012x}", sha256(seed.encode(errors="surrogatepass")).hexdigest()
-    return f"{stamp[:8]}-{stamp[8:]}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
+    tail = sha256(seed.encode()).hexdigest()
+    return f"{time_prefix(at)}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
 
 
 class RepeatableIds:
@@ -71,7 +71,13 @@ class RepeatableIds:
         """Return the id of the next message of a type to a recipient."""
         place = to, kind
         number = self._counts[place] = self._counts.get(place, -1) + 1
-        return new_id_at(self._at, repr((*self._of, *place, number)))
+        return self.nth(to, kind, number)
+
+    def nth(self, to: str, kind: str, number: int) -> str:
+        """Return the id of a message of a type to a recipient; larger numbers sort later."""
+        tail = sha256(repr((*self._of, to, kind, number)).encode(errors="surrogatepass"))
+        stamp, drawn = f"{self._at:012x}", tail.hexdigest()
+        return f"{stamp[:8]}-{stamp[8:]}-7{number & 0xFFF:03x}-8{drawn[:3]}-{drawn[3:15]}"
 
     def within(self, *place: str) -> RepeatableIds:
         """Return the ids of a part of the handler, such as a step, which may not run again."""

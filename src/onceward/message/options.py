@@ -31,7 +31,6 @@ from onceward.message.validators import check_type, reply_schema
 
 if TYPE_CHECKING:
     from onceward.message.group_key import GroupKey
-    from onceward.message.ids import RepeatableIds
     from onceward.message.times import Rate
 
 
@@ -120,8 +119,8 @@ class MessageOptions(SendOptions, total=False):
     """Whether a reserved topic may be published."""
     max_size: int | None
     """Maximum bytes of the body, if a channel allows fewer than the file."""
-    ids: RepeatableIds | None
-    """The ids of what a handler sends; None for new ones."""
+    ids: Callable[[str, str], str] | None
+    """Returns the id of a message to a recipient, of a type; None for new ones."""
 
 
 PLAIN: Final = MessageOptions()

@@ -7,19 +7,25 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final
 
-from onceward.message import ids
 from onceward.message.clock import Clock
+from onceward.message.ids import RepeatableIds
 
 DERIVED: Final = set[str]()
 """The ids of what handlers sent, in all worlds of this process."""
 
 
-def _noted(at: int, seed: str, made: Callable[[int, str], str] = ids.new_id_at) -> str:
-    DERIVED.add(message_id := made(at, seed))
+def _noted(
+    source: RepeatableIds,
+    to: str,
+    kind: str,
+    number: int,
+    made: Callable[[RepeatableIds, str, str, int], str] = RepeatableIds.nth,
+) -> str:
+    DERIVED.add(message_id := made(source, to, kind, number))
     return message_id
 
 
-ids.new_id_at = _noted
+RepeatableIds.nth = _noted  # type: ignore[method-assign, assignment]
 
 
 class Mint:

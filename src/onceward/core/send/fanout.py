@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -20,7 +20,6 @@ from onceward.message.frame import (
     split_digest,
     split_prefix,
 )
-from onceward.message.ids import RepeatableIds
 from onceward.message.names import plain_text
 from onceward.message.options import MessageOptions
 from onceward.message.topics import check_topic
@@ -172,7 +171,7 @@ def _copies(
     body: str,
     now: Millis,
     *,
-    ids: RepeatableIds | None,
+    ids: Callable[[str, str], str] | None,
 ) -> tuple[OutgoingMessage, ...]:
     before, after = split_prefix(headers)
     body_digest, mint, made = digest(body), composer.mint, list[OutgoingMessage]()

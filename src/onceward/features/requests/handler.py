@@ -83,7 +83,8 @@ class HandlerRequests:
     """
 
     def __init__(self, deps: HandlerDeps, home: CallHome) -> None:
-        self._outbox, self._handled, self._ids = deps.outbox, home.leased, home.ids
+        self._outbox, self._handled = deps.outbox, home.leased
+        self._ids = None if home.ids is None else home.ids.within("request")
         self._known: dict[int, HandlerRequest] | None = None
         self._count = 0
         self._made: list[MadeRequest] = []
@@ -117,7 +118,7 @@ class HandlerRequests:
         known = self._earlier().get(index) or self._from_before_replay(index, asker.digest)
         if known is None:
             if self._ids is not None:
-                options = {**options, "ids": self._ids.within("request", str(index))}
+                options = {**options, "ids": partial(self._ids.nth, number=index)}
             message = self._outbox.compose(self._handled.session, to, body, options)
             wait = None if timeout is None else seconds("timeout", timeout, error=InvalidMessage)
             self._made.append(made := MadeRequest(message, wait, asker))
