@@ -408,7 +408,8 @@ def _check_batch(options: HandlerOptions) -> None:
             raise InvalidArgument(f"{name}={quoted(options[name])}: a batch handler has no {name}")
 
 
-def _flag(field: str, given: object) -> bool:
+def flag(field: str, given: object) -> bool:
+    """Return a switch; raise InvalidArgument for any other value."""
     if isinstance(given, bool):
         return given
     raise InvalidArgument(f"{field}={quoted(given)} must be True or False")
@@ -479,7 +480,7 @@ READ_HANDLER: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "throttle": _some_time,
     "batch": lambda name, given: whole_number(name, given, "a call has at least one message"),
     "within": seconds,
-    "keep_result": _flag,
+    "keep_result": flag,
 }
 """A reader for each option of a handler, called with its name and its value, which is not None."""
 same_names("a handler", HandlerOptions.__annotations__, HandlerRules.__annotations__, READ_HANDLER)
@@ -550,8 +551,8 @@ RETRIES: Final = ("attempts", "retry", "retry_on", "no_retry")
 READ_STEP: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "name": plain_text,
     "version": lambda name, given: given if given == "" else plain_text(name, given),
-    "keep_failure": _flag,
-    "tx": _flag,
+    "keep_failure": flag,
+    "tx": flag,
     "timeout": positive_span,
 }
 """A reader for each option of a step, besides those of ``RETRIES``."""

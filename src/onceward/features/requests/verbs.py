@@ -13,7 +13,13 @@ from onceward.core.run.async_face import AsyncFace, awaitable
 from onceward.errors import OncewardError
 from onceward.features.requests.handler import HandlerRequests, MadeRequest
 from onceward.message.arguments import checked
-from onceward.message.options import MessageOptions, SendOptions, asking_options, request_options
+from onceward.message.options import (
+    MessageOptions,
+    SendOptions,
+    asking_options,
+    flag,
+    request_options,
+)
 from onceward.message.record import Ticket, ticket_id
 from onceward.message.times import Span
 from onceward.message.vocabulary import QUESTION
@@ -52,6 +58,8 @@ class WithReplies(CallParts):
             LeaseLost: the run was ended from outside.
 
         """
+        if keep is not False:
+            flag("keep", keep)
         return self._request(to, body, timeout, request_options(options, reply), keep=keep)
 
     def ask(
