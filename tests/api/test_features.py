@@ -11,7 +11,7 @@ from onceward.core.contract import Feature, Late
 
 COMPOSED = ("arrives", "claims", "calls", "due", "upkeep")
 """Parts of several members."""
-ALONE = {"claims.gates", "calls.guard", "due.at", "upkeep.expire", "upkeep.held", "upkeep.keep"}
+ALONE = {"claims.gates", "calls.guard", "upkeep.expire", "upkeep.held", "upkeep.keep"}
 """Members that one feature gives: none may join."""
 FOLDER = Path(str(onceward.features.__file__)).parent
 

@@ -23,6 +23,8 @@ CODE = re.compile(
     r"^```python(?: (?P<file>\S+))?\n(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
     re.MULTILINE | re.DOTALL,
 )
+UNTYPED = frozenset({"django", "flask_migrate"})
+"""Packages without types of their own."""
 NEEDS = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 
 
@@ -31,7 +33,7 @@ def modules(page: Path) -> dict[str, str]:
     found, lines = dict[str, str](), list[str]()
     text = page.read_text(encoding="utf-8")
     needed = NEEDS.findall(text)
-    if "django" in needed or not all(map(find_spec, needed)):  # Django has no types
+    if not UNTYPED.isdisjoint(needed) or not all(map(find_spec, needed)):
         return found
     for match in CODE.finditer(text):
         if match["file"]:

@@ -58,30 +58,29 @@ class RepeatableIds:
 
     So a recipient drops what a handler sends again, as after its file was restored from a backup.
     An id depends on *of*, the handler and what it handles, on the recipient and the type, and on
-    how many such messages came before. It is a UUIDv7 of the moment *at*.
+    how many such messages came before. It is a UUIDv7 that sorts after *after*, the id of what is
+    handled, as a number of 60 bits: moment, then order.
     """
 
-    __slots__ = ("_at", "_counts", "_of")
+    __slots__ = ("_after", "_counts", "_of")
 
-    def __init__(self, at: Millis, *of: str) -> None:
-        self._at, self._of = at, of
+    def __init__(self, after: int, *of: str) -> None:
+        self._after, self._of = after, of
         self._counts: dict[tuple[str, str], int] = {}
 
-    def __call__(self, to: str, kind: str) -> str:
-        """Return the id of the next message of a type to a recipient."""
-        place = to, kind
-        number = self._counts[place] = self._counts.get(place, -1) + 1
-        return self.nth(to, kind, number)
-
-    def nth(self, to: str, kind: str, number: int) -> str:
-        """Return the id of a message of a type to a recipient; larger numbers sort later."""
+    def __call__(self, to: str, kind: str, number: int | None = None) -> str:
+        """Return the id of the next message of a type to a recipient, or of that *number*."""
+        if number is None:
+            place = to, kind
+            number = self._counts[place] = self._counts.get(place, -1) + 1
+        order = f"{self._after + 1 + number:015x}"
         tail = sha256(repr((*self._of, to, kind, number)).encode(errors="surrogatepass"))
-        stamp, drawn = f"{self._at:012x}", tail.hexdigest()
-        return f"{stamp[:8]}-{stamp[8:]}-7{number & 0xFFF:03x}-8{drawn[:3]}-{drawn[3:15]}"
+        drawn = tail.hexdigest()
+        return f"{order[:8]}-{order[8:12]}-7{order[12:]}-8{drawn[:3]}-{drawn[3:15]}"
 
     def within(self, *place: str) -> RepeatableIds:
         """Return the ids of a part of the handler, such as a step, which may not run again."""
-        return RepeatableIds(self._at, *self._of, *place)
+        return RepeatableIds(self._after, *self._of, *place)
 
 
 def new_token() -> str:

@@ -18,14 +18,14 @@ def _noted(
     source: RepeatableIds,
     to: str,
     kind: str,
-    number: int,
-    made: Callable[[RepeatableIds, str, str, int], str] = RepeatableIds.nth,
+    number: int | None = None,
+    made: Callable[[RepeatableIds, str, str, int | None], str] = RepeatableIds.__call__,
 ) -> str:
     DERIVED.add(message_id := made(source, to, kind, number))
     return message_id
 
 
-RepeatableIds.nth = _noted  # type: ignore[method-assign, assignment]
+RepeatableIds.__call__ = _noted  # type: ignore[method-assign, assignment]
 
 
 class Mint:

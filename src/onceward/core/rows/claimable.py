@@ -80,6 +80,11 @@ SELECT min(b.seq)
 HAS_MORE: Final = """
 SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND head_seq IS NOT NULL AND owner IS NULL
 """
+# A damaged date, of another type, is greater than any number: readers of the result report it.
+FIRST_DUE: Final = f"""coalesce(
+       (SELECT min(due_at) FROM _onceward_lanes WHERE due_at < {PARKED}),
+       (SELECT min(due_at) FROM _onceward_lanes WHERE due_at > {PARKED}))"""
+NEXT_DUE: Final = f"SELECT {FIRST_DUE}"
 AGENDA: Final = f"""
 SELECT (SELECT paused_at FROM _onceward_file_info),
        CASE WHEN EXISTS (SELECT 1
@@ -91,10 +96,9 @@ SELECT (SELECT paused_at FROM _onceward_file_info),
                           WHERE suspect = 1 AND owner IS NULL AND head_seq IS NOT NULL
                             AND {ORDINARY})
             THEN 2 ELSE 0 END,
-       (SELECT min(due_at) FROM _onceward_lanes WHERE due_at < {PARKED}),
+       {FIRST_DUE},
        EXISTS (SELECT 1 FROM _onceward_lanes WHERE head_seq IS NOT NULL AND due_at = {PARKED})
 """
-NEXT_DUE: Final = f"SELECT min(due_at) FROM _onceward_lanes WHERE due_at < {PARKED}"
 # A lane that is known and empty, while no other lane is ready and none waits for a date or a type.
 FREE: Final = """
 SELECT lane_id, token, isolate_upto_seq, 1 + (SELECT seq FROM sqlite_sequence

@@ -50,6 +50,8 @@ ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PAIR: Final = 2
 REPEATABLE_FOR: Final = 86_400.0
 """Seconds after which handling a message again sends new ids; a shorter retention halves it."""
+ORDER_BITS: Final = 12
+"""Bits of a UUIDv7 after its moment that order ids of one millisecond."""
 AHEAD: Final[Millis] = 60_000
 """How far the clock of a message's sender may be ahead."""
 TEMPLATES_MAX: Final = 4096
@@ -266,19 +268,20 @@ class Composer:
         """
         Return the ids of what a handler of these messages sends; None for new ones.
 
-        They have the moment at which the last of the messages got its id, or was sent if its sender
-        chose the id. Recipients forget ids after their retention, so an old message gets new ones.
+        They sort after the last of the messages, or after its moment if its sender chose its id.
+        Recipients forget ids after their retention, so an old message gets new ones.
         """
-        at, last = 0, handled[-1]
+        after, last = 0, handled[-1]
         if OWN_ID.fullmatch(last.id) is not None:
-            at = int(last.id[:8] + last.id[9:13], 16)
+            after = int(last.id[:8] + last.id[9:13] + last.id[15:18], 16)
         elif last.time is not None:
-            at = round(1000 * last.time.timestamp())
+            after = round(1000 * last.time.timestamp()) << ORDER_BITS
+        at = after >> ORDER_BITS
         oldest = now - round(1000 * min(REPEATABLE_FOR, self._settings.retention / 2))
         if not oldest <= at <= now + AHEAD:
             return None
         names = [part for each in handled for part in (each.sender, each.id)]
-        return RepeatableIds(at, self._sender.agent, *names)
+        return RepeatableIds(after, self._sender.agent, *names)
 
     def renamed(self, message: OutgoingMessage) -> OutgoingMessage:
         """Return a message under a new id."""

@@ -118,7 +118,7 @@ class HandlerRequests:
         known = self._earlier().get(index) or self._from_before_replay(index, asker.digest)
         if known is None:
             if self._ids is not None:
-                options = {**options, "ids": partial(self._ids.nth, number=index)}
+                options = {**options, "ids": partial(self._ids, number=index)}
             message = self._outbox.compose(self._handled.session, to, body, options)
             wait = None if timeout is None else seconds("timeout", timeout, error=InvalidMessage)
             self._made.append(made := MadeRequest(message, wait, asker))

@@ -82,10 +82,10 @@ class LaneOf:
 
 TAB: Final = "\t"
 WAITS: Final = """
-SELECT b.waits_for, b.waits_until_at, l.group_name
+SELECT b.waits_for, b.waits_until_at,
+       (SELECT l.group_name FROM onceward_lanes AS l
+         WHERE l.lane = b.lane AND l.sender IN (b.sender, '') AND l.head_seq = b.seq)
   FROM onceward_inbox AS b
-  LEFT JOIN onceward_lanes AS l ON l.lane = b.lane AND l.sender IN (b.sender, '')
-                               AND l.head_seq = b.seq
  WHERE b.id = :id AND b.sender = :sender
 """
 # A session with runs has one lane for all senders, apart from its arrival lanes.
