@@ -106,6 +106,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         carol.run_until_idle()
         carol.schedules.add("hourly", every="1h", to="carol", body={"n": 3})
         carol.limits.set("outbox", messages=100)
+        with carol.groups.begin(then="carol") as group:
+            group.send("dave", {"n": 5})
         carol._db.write(lambda tx: tx.rows(PLANTED))
     return path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Final
+from typing import ClassVar, Final
 
 from onceward.message.clock import Clock
 from onceward.message.ids import RepeatableIds
@@ -14,28 +14,18 @@ DERIVED: Final = set[str]()
 """The ids of what handlers sent, in all worlds of this process."""
 
 
-def _noted(
-    source: RepeatableIds,
-    to: str,
-    kind: str,
-    number: int | None = None,
-    made: Callable[[RepeatableIds, str, str, int | None], str] = RepeatableIds.__call__,
-) -> str:
-    DERIVED.add(message_id := made(source, to, kind, number))
-    return message_id
-
-
-RepeatableIds.__call__ = _noted  # type: ignore[method-assign, assignment]
-
-
 class Mint:
     """Mints UUIDv7 by the clock of the agent that asks, which may have been set back."""
+
+    latest: ClassVar[Mint]
+    """That of the world that began last."""
 
     def __init__(self, rng: random.Random, clocks: Mapping[str, Clock], minted: set[str]) -> None:
         self._rng, self._clocks, self._minted = rng, clocks, minted
         self._numbers = count(1)
         self.next: dict[str, list[str]] = {}
         """Ids that the agents are to mint next."""
+        Mint.latest = self
 
     def source(self, name: str) -> Callable[[], str]:
         """Return the source of ids of an agent."""
@@ -48,11 +38,7 @@ class Mint:
 
     def new(self, name: str) -> str:
         """Return a new id, as an agent mints one now."""
-        at, chance, number = (
-            self._clocks[name].now(),
-            self._rng.getrandbits(62),
-            next(self._numbers) & 0xFFF,
-        )
+        at, (chance, number) = self._clocks[name].now(), self.draw()
         stamp, last = (
             f"{at:012x}",
             f"{0x8 | chance & 3:x}{chance >> 2 & 0xFFF:03x}-{chance >> 14:012x}",
@@ -60,3 +46,23 @@ class Mint:
         made = f"{stamp[:8]}-{stamp[8:]}-7{number:03x}-{last}"
         self._minted.add(made)
         return made
+
+    def draw(self) -> tuple[int, int]:
+        """Return the random part and the number of the next id."""
+        return self._rng.getrandbits(62), next(self._numbers) & 0xFFF
+
+
+def _noted(
+    source: RepeatableIds,
+    to: str,
+    kind: str,
+    number: int | None = None,
+    made: Callable[[RepeatableIds, str, str, int | None], str] = RepeatableIds.__call__,
+) -> str:
+    """Note the id of what a handler sends; draw as for a new one: seeds keep their stories."""
+    Mint.latest.draw()
+    DERIVED.add(message_id := made(source, to, kind, number))
+    return message_id
+
+
+RepeatableIds.__call__ = _noted  # type: ignore[method-assign, assignment]
