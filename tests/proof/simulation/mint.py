@@ -5,27 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import ClassVar, Final
+from typing import Final
 
 from onceward.message.clock import Clock
 from onceward.message.ids import RepeatableIds
 
-DERIVED: Final = set[str]()
-"""The ids of what handlers sent, in all worlds of this process."""
+DERIVE: Final = RepeatableIds.__call__
+"""Returns the id of what a handler sends."""
 
 
 class Mint:
     """Mints UUIDv7 by the clock of the agent that asks, which may have been set back."""
-
-    latest: ClassVar[Mint]
-    """That of the world that began last."""
 
     def __init__(self, rng: random.Random, clocks: Mapping[str, Clock], minted: set[str]) -> None:
         self._rng, self._clocks, self._minted = rng, clocks, minted
         self._numbers = count(1)
         self.next: dict[str, list[str]] = {}
         """Ids that the agents are to mint next."""
-        Mint.latest = self
+        self._note_derived()
 
     def source(self, name: str) -> Callable[[], str]:
         """Return the source of ids of an agent."""
@@ -51,18 +48,21 @@ class Mint:
         """Return the random part and the number of the next id."""
         return self._rng.getrandbits(62), next(self._numbers) & 0xFFF
 
+    def close(self) -> None:
+        """Stop noting the ids of what handlers send."""
+        RepeatableIds.__call__ = DERIVE  # type: ignore[method-assign]
 
-def _noted(
-    source: RepeatableIds,
-    to: str,
-    kind: str,
-    number: int | None = None,
-    made: Callable[[RepeatableIds, str, str, int | None], str] = RepeatableIds.__call__,
-) -> str:
-    """Note the id of what a handler sends; draw as for a new one: seeds keep their stories."""
-    Mint.latest.draw()
-    DERIVED.add(message_id := made(source, to, kind, number))
-    return message_id
+    def _note_derived(self) -> None:
+        """
+        Note the ids of what handlers send, until the world is closed.
 
+        Draw as for a new id, so that seeds keep their stories.
+        """
 
-RepeatableIds.__call__ = _noted  # type: ignore[method-assign, assignment]
+        def noted(source: RepeatableIds, to: str, kind: str, number: int | None = None) -> str:
+            self.draw()
+            made = DERIVE(source, to, kind, number)
+            self._minted.add(made)
+            return made
+
+        RepeatableIds.__call__ = noted  # type: ignore[method-assign, assignment]

@@ -355,6 +355,7 @@ class Simulation:
 
     def close(self) -> None:
         """End all processes and delete all files; safe to call twice."""
+        self.mint.close()
         for process in [
             process for alive in (*self.processes.values(), self.clones) for process in alive
         ]:
