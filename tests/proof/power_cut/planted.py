@@ -179,7 +179,7 @@ def store_and_run(steps: Any, begun: StepCall, tx: Any = None) -> Iterator[None]
 
 def store_after_rows(steps: Any, begun: StepCall, work: Callable[[], Any]) -> Any:
     """Commit what a step has written, and its result in another commit."""
-    with steps._home.commits.block() as (yours, _), steps._running(begun, yours):
+    with steps._home.commits.block(str(begun.name)) as (yours, _), steps._running(begun, yours):
         value = work()
     return steps._ended(begun, value)
 
