@@ -143,8 +143,8 @@ class Context(CallParts):
 
         It is kept in this file, for ``result_retention``, and sent to the sender of a message that
         asked for a reply; values that have not left yet are replaced by later ones of the same
-        call. It is committed separately, before the processed mark and whatever the outcome of the
-        call; if the call has already written, together with those writes.
+        call. It is committed separately, before the processed mark, and stays if the call fails;
+        if the call has already written, it is committed together with those writes.
 
         Raises:
             InvalidMessage, TooLarge: the value cannot be written as JSON, or is too large.

@@ -170,7 +170,7 @@ class Schedules:
         *cron* alone the time zone stays. A changed rule begins now.
 
         Raises:
-            InvalidArgument, InvalidMessage: there is no such schedule, it is declared, or a part
+            InvalidArgument, InvalidMessage: no schedule has this name, code declares it, or a part
                 breaks its rules.
             UnknownRecipient: no agent is called *to*.
 
@@ -182,9 +182,7 @@ class Schedules:
         return stored
 
     def _edit(self, tx: StoreTransaction, name: str, given: Changes) -> None:
-        known = schedules.find(tx.rows, name)
-        if known is None:
-            raise InvalidArgument(NO_SUCH.format(quoted(name)))
+        known = _named(tx, name)
         if known.origin != "added":
             msg = f"schedule {name} is declared by the agent's code: change it there, or pause it"
             raise InvalidArgument(msg)
@@ -225,10 +223,7 @@ class Schedules:
         return self._db.write(partial(self._run_now, name=name))
 
     def _run_now(self, tx: StoreTransaction, name: str) -> str:
-        found = schedules.find(tx.rows, name)
-        if found is None:
-            raise InvalidArgument(NO_SUCH.format(quoted(name)))
-        return self._scheduler.send_now(tx, found)
+        return self._scheduler.send_now(tx, _named(tx, name))
 
     def _put(self, made: ScheduledMessage, first: Millis | None) -> Schedule:
         """Store a schedule; one with the same name and definition is unchanged."""
@@ -238,6 +233,14 @@ class Schedules:
             self._db.notifier.notify("out")
         [stored] = schedules.listed(self._db.read, made.name)
         return stored
+
+
+def _named(tx: StoreTransaction, name: str) -> ScheduledMessage:
+    """Return the schedule of a name; raise InvalidArgument if none has it."""
+    found = schedules.find(tx.rows, name)
+    if found is None:
+        raise InvalidArgument(NO_SUCH.format(quoted(name)))
+    return found
 
 
 def _put(tx: StoreTransaction, *, made: ScheduledMessage, first: Millis | None) -> None:

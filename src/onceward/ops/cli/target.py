@@ -81,7 +81,7 @@ CONVERSATION: Final = Conversation()
 
 
 def as_path(path: Path) -> Path:
-    """Return *path*; raise Usage if it is a word such as ``module:agent``, which is no path."""
+    """Return *path*; raise Usage if it is a word such as ``module:agent``."""
     if names_agent(str(path)):
         raise Usage(
             f"{path} names an agent of a module, and a path is wanted here: "

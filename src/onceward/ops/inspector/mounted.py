@@ -27,13 +27,13 @@ Target = Postbox | AsyncPostbox | str | os.PathLike[str]
 REFUSED: Final = "you may not read these pages"
 
 
-def nobody(_: Request) -> None:
+def refuse_all(_: Request) -> None:
     """Refuse every reader."""
 
 
 def inspector(
     *targets: Target,
-    allow: Allow = nobody,
+    allow: Allow = refuse_all,
     audit: str | os.PathLike[str] | None = None,
     redact: Iterable[str] = (),
     report_at: str | os.PathLike[str] | None = None,
