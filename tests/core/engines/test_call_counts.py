@@ -267,7 +267,7 @@ def test_a_send_with_engines_packs_its_parcel_in_few_calls(
 
 
 def test_a_round_trip_takes_few_calls(running: Running, all_calls: list[str]) -> None:
-    """A message, its reply and both receipts are at most 765 calls of all threads."""
+    """A message, its reply and both receipts are at most 775 calls of all threads."""
     trips: list[int] = []
     for _ in range(MEETINGS):
         del all_calls[:]
@@ -275,7 +275,7 @@ def test_a_round_trip_takes_few_calls(running: Running, all_calls: list[str]) ->
         running.settle()
         there = all_calls[:]
         trips.append(len(here) + len(there))
-        if trips[-1] <= 765:
+        if trips[-1] <= 775:
             return
     pytest.fail(f"no trip of {MEETINGS} kept the budget: {sorted(trips)[:5]}")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.proof.seed import proof_seed, size
 from tests.waiting import until
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Reject
 from onceward.testing import crew
 from onceward.types import GroupDone
 
@@ -55,11 +55,11 @@ def done(group: GroupDone, ctx: Context) -> None:
     ctx.tx.execute("INSERT INTO done VALUES (?, ?, ?)", (group.data, group.id, told))
 
 
-@hands.on("part", attempts=1)
+@hands.on("part", attempts=20)
 def work(n: int) -> int:
     """Return the number; fail for one of each group."""
     if n % SIZE == 0:
-        raise ValueError(n)
+        raise Reject(str(n))
     return n
 
 

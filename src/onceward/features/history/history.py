@@ -464,11 +464,8 @@ def thread(db: Database, message_id: str) -> list[MessageRecord]:
     ]
     root = next(filter(None, causes), message_id)
     members = [*found, *db.ask(OF_ID, {"id": root}), *db.ask(FOLLOWING, {"root": root})]
-    at_of = {(table, seq): (at, message_id) for table, seq, at, message_id in members}
-    ordered = sorted(at_of, key=lambda key: (at_of[key], key))
-    found_rows = rows(
-        db, [Hit(at_of[table, seq][0], seq, _source_of(table)) for table, seq in ordered]
-    )
+    ordered = sorted({(at, table, seq) for table, seq, at, _ in members})
+    found_rows = rows(db, [Hit(at, seq, _source_of(table)) for at, table, seq in ordered])
     ordered_rows = after_causes(found_rows, attrgetter("id"), _causes_of)
     return list(_without_copies(ordered_rows))
 

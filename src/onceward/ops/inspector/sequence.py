@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from typing import Final
 
@@ -87,14 +88,17 @@ TONES: Final = {
 
 
 def exchanges(parts: Iterable[Part]) -> list[Exchange]:
-    """Return a conversation's messages, each once, by time but never before their cause."""
+    """
+    Return a conversation's messages, each once, by time but never before their cause.
+
+    Messages of one millisecond stand in the order in which their sender sent them.
+    """
     found: dict[tuple[str, str, str], dict[str, Spoken]] = {}
-    for part in parts:
-        for name, rows in (("sent", part.sent), ("received", part.received), ("dead", part.dead)):
-            for row in rows:
-                found.setdefault((row.sender, row.id, row.recipient), {})[name] = row
-    made = [_exchange(copies) for copies in found.values()]
-    made.sort(key=lambda each: (each.at, each.id))
+    read = list(parts)
+    for name in ("sent", "received", "dead"):
+        for row in chain.from_iterable(getattr(part, name) for part in read):
+            found.setdefault((row.sender, row.id, row.recipient), {})[name] = row
+    made = sorted(map(_exchange, found.values()), key=attrgetter("at"))
     return list(after_causes(made, attrgetter("id"), lambda each: filter(None, [each.cause])))
 
 
