@@ -32,6 +32,7 @@ CHECKS = [
     "values",
     "write",
     "wal",
+    "backup",
     "clock",
     "paused",
     "held",

@@ -82,6 +82,11 @@ FIRED: Final[dict[str, tuple[dict[str, str], str, dict[str, str]]]] = {
         "A parcel for billing did not continue its stream",
         AGENT,
     ),
+    "OncewardBackupOld": (
+        {'onceward_backup_age_seconds{agent="billing"}': "259200"},
+        "The newest backup of billing is 3d 0h 0m 0s old",
+        AGENT,
+    ),
     "OncewardWalLarge": (
         {'onceward_wal_bytes{agent="billing"}': "134217728"},
         "The WAL of billing has 128MiB",

@@ -16,11 +16,11 @@ MEDIAN_LINES = 8
 BUDGET = {
     "core": 10_590,  # ids that a restore repeats; progress of plain messages
     "features": 10_080,  # groups; timeouts of steps; results and status of any message
-    "file": 4_388,  # notes with an id; the verbs that delete ended rows, queries; sockets
+    "file": 4_401,  # notes with an id; the verbs that delete ended rows, queries; backups at rest
     "message": 3_980,  # status of a message; final answers; versions of bodies; hints
     "api": 2_415,  # status; typed gather; handlers and functions that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker
-    "ops": 11_350,  # a word of the shell for each hint; channel delete
+    "ops": 11_548,  # a drill of backups and replicas; a word of the shell for each hint
     "fleet": 6_490,  # messages judged in a quarter less time: tables by side, lanes by columns
     "testing": 1_570,
     "": 670,  # a body of another version

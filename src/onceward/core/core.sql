@@ -3,23 +3,24 @@
 -- Hot CHECKs use OR instead of IN: for a list of three or more, SQLite builds a temporary index per row (15 % of an insert).
 
 CREATE TABLE _onceward_file_info (
-    one            INTEGER PRIMARY KEY CHECK (one = 1),
-    agent          TEXT    NOT NULL,
-    file_id        TEXT    NOT NULL,
-    durability     TEXT    NOT NULL CHECK (durability IN ('safe', 'fast')),
-    max_pending    INTEGER NOT NULL,
-    max_inbox      INTEGER NOT NULL,
-    max_body       INTEGER NOT NULL,
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    agent TEXT NOT NULL,
+    file_id TEXT NOT NULL,
+    durability TEXT NOT NULL CHECK (durability IN ('safe', 'fast')),
+    max_pending INTEGER NOT NULL,
+    max_inbox INTEGER NOT NULL,
+    max_body INTEGER NOT NULL,
     max_file_bytes INTEGER CHECK (max_file_bytes > 0),
-    foreign_keys   INTEGER NOT NULL DEFAULT 0 CHECK (foreign_keys IN (0, 1)),
-    clock_at       INTEGER NOT NULL,
-    paused_at      INTEGER,
-    opened         INTEGER NOT NULL DEFAULT 0,
-    opened_at      INTEGER NOT NULL,
-    boot_id        TEXT    NOT NULL DEFAULT '',
-    created_at     INTEGER NOT NULL,
+    foreign_keys INTEGER NOT NULL DEFAULT 0 CHECK (foreign_keys IN (0, 1)),
+    clock_at INTEGER NOT NULL,
+    paused_at INTEGER,
+    opened INTEGER NOT NULL DEFAULT 0,
+    opened_at INTEGER NOT NULL,
+    boot_id TEXT NOT NULL DEFAULT '',
+    created_at INTEGER NOT NULL,
     outbox_pruned_at INTEGER,
-    wal_lost_at    INTEGER
+    wal_lost_at INTEGER,
+    backed_up_at INTEGER
 ) STRICT;
 
 CREATE TABLE _onceward_counters (
@@ -570,7 +571,7 @@ SELECT l.sender, name AS lane, coalesce(l.session, b.session) AS session,
 
 CREATE VIEW onceward_file AS
 SELECT agent, durability, max_pending, max_inbox, max_body, max_file_bytes, paused_at, opened_at, created_at, file_id, outbox_pruned_at,
-       wal_lost_at
+       wal_lost_at, backed_up_at
   FROM _onceward_file_info;
 
 CREATE VIEW onceward_stats AS

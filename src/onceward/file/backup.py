@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
+from urllib.parse import quote
 
 import apsw
 
@@ -71,6 +72,25 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
 def read_info(path: Path) -> CopyInfo:
     """Return a file's agent; raise StoreError if it cannot be read or is not an agent's file."""
     with _reading(path) as con:
+        return _info(con, path)
+
+
+def read_at_rest(path: Path) -> CopyInfo:
+    """
+    Return a backup's agent, and leave no file beside it; commits in a WAL are not read.
+
+    Raises:
+        StoreError: it cannot be read, or is not an agent's file.
+
+    """
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    uri = f"file:{quote(str(path.absolute()))}?immutable=1"
+    try:
+        con = apsw.Connection(uri, flags=flags)
+    except apsw.Error as error:
+        raise_meant(translate_error(error, path), error)
+        raise
+    with _closing(con, path):
         return _info(con, path)
 
 

@@ -53,6 +53,9 @@ RETURNING max_inbox, max_body
 FOREIGN_KEYS: Final = "UPDATE _onceward_file_info SET foreign_keys = ?"
 LEVEL: Final = "UPDATE _onceward_file_info SET durability = ?"
 LOST_WAL: Final = "UPDATE _onceward_file_info SET wal_lost_at = max(coalesce(wal_lost_at, 0), ?)"
+BACKED_UP: Final = """
+UPDATE _onceward_file_info SET backed_up_at = max(coalesce(backed_up_at, 0), ?)
+"""
 MAX_BYTES: Final = """
 UPDATE _onceward_file_info SET max_file_bytes = ?1 WHERE max_file_bytes IS NOT ?1
 """
@@ -143,6 +146,11 @@ def set_foreign_keys(tx: StoreTransaction, *, checked: bool) -> None:
 def note_lost_wal(tx: StoreTransaction, at: Millis) -> None:
     """Store when this process noticed that commits were lost with a deleted WAL."""
     tx.run(LOST_WAL, (at,))
+
+
+def note_backup(tx: StoreTransaction, at: Millis) -> None:
+    """Store that a backup or a replica has every commit before this moment."""
+    tx.run(BACKED_UP, (at,))
 
 
 def set_max_bytes(tx: StoreTransaction, most: int | None) -> bool:

@@ -178,6 +178,8 @@ class Tuning(Checked):
     """Automatic checkpoint after this many pages in the WAL."""
     wal_limit: Annotated[int, Field(ge=1 << 20)] = 64 << 20
     """WAL size from which maintenance forces a checkpoint."""
+    max_backup_age: Positive = DAY
+    """Age from which doctor warns of the newest backup, and a drill of a replica fails."""
     body_threshold: Annotated[int, Field(ge=0)] = 3584
     """Bodies of more bytes than this are stored beside their message, not in it."""
     claim_messages: Annotated[int, Field(ge=1, le=10_000)] = 200

@@ -7,17 +7,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
-from onceward.errors import OncewardError, StoreUnusable
-from onceward.file.backup import CopyInfo, Replacement, copy_file, read_info
+from onceward.errors import StoreUnusable
+from onceward.file.backup import CopyInfo, Replacement
 from onceward.message.clock import SystemClock, iso
 from onceward.ops.cli.command import emit
-from onceward.ops.cli.exit_codes import Conflicting, Usage
+from onceward.ops.cli.copies import copied, remember, same_agent, since
+from onceward.ops.cli.drill import rehearse
+from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import note
-from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import WHERE, Where, as_path, chosen, existing
 from onceward.ops.views.handles import holders
-from onceward.ops.views.waiting import Exchanged, exchanged
+from onceward.ops.views.waiting import Exchanged
 
 COPIED: Final = ("copy", "agent", "at")
 RESTORED: Final = ("file", "agent", "at", "saved")
@@ -32,20 +33,50 @@ file happen twice. Its own tables are as of {at}."""
 Words = Annotated[Path, said("The file, unless --db or --agent names it, and the copy.")]
 
 
-def backup(*words: Words, where: Where = WHERE) -> int:
+def backup(
+    *words: Words,
+    drill: Annotated[
+        bool, Quiet, said("Restore the newest copy into a scratch folder, and examine it.")
+    ] = False,
+    source: Annotated[
+        str | None,
+        said(
+            "With --drill: a backup, a folder of backups, the URL of a Litestream replica, or a "
+            "command that writes the copy to {}.",
+            name="--from",
+        ),
+    ] = None,
+    where: Where = WHERE,
+) -> int:
     """
     Copy an agent's file while its processes write it, by SQLite's own backup.
 
     The copy is one snapshot of all committed data, durable, checked, and readable by its owner
     only. Choose a name that is not found as an agent: not NAME.db in a folder of agents. An
-    existing copy is not overwritten (exit code 5).
+    existing copy is not overwritten (exit code 5). The file notes the time of its newest copy, for
+    doctor.
 
-    Columns: copy, agent, at.
+    With --drill nothing is copied from the file. The newest copy is restored into a scratch folder,
+    which is removed at the end, and examined as by check: from --from, or with the program
+    litestream where it replicates the file. *behind* is how many seconds are missing, compared with
+    the file, or with now if there is no file here. Exit code 1 if the copy cannot be restored, if
+    it violates an invariant, or if more is missing than max_backup_age.
+
+    Columns: copy, agent, at; of a drill: source, agent, at, behind, sent, received, offenders.
 
     Example: onceward backup shop.db /backups/shop.backup
+
+    Example: onceward backup shop.db --drill --from /backups
+
     """
-    source, target = _pair(words, where, "COPY")
-    info = _copied(existing(source), target)
+    if drill:
+        return rehearse(_drilled(words, where), source, where)
+    if source is not None:
+        raise Usage("--from names the copy of a --drill: give both")
+    path, target = _pair(words, where, "COPY")
+    began = SystemClock().now()
+    info = copied(existing(path), target)
+    remember(path, began)
     return emit({"copy": str(target), "agent": info.agent, "at": info.at}, COPIED, where)
 
 
@@ -72,17 +103,17 @@ def restore(
     now = iso(SystemClock().now()).replace(":", "").replace("-", "")
     fresh, saved = Path(f"{path}.restoring-{now}"), Path(f"{path}.before-{now}")
     with Replacement(path) as place:
-        info = _copied(existing(source), fresh)
+        info = copied(existing(source), fresh)
         try:
-            _same_agent(path, info)
-            since = _since(path, info)
+            same_agent(path, info)
+            after = since(path, info)
             if not dry_run:
                 place.put(fresh, saved)
         finally:
             fresh.unlink(missing_ok=True)
     found = {"file": str(path), "agent": info.agent, "at": info.at, "saved": str(saved)}
-    code = emit(found | {"dry_run": dry_run, "since": [*map(asdict, since)]}, RESTORED, where)
-    _explain(info, since)
+    code = emit(found | {"dry_run": dry_run, "since": [*map(asdict, after)]}, RESTORED, where)
+    _explain(info, after)
     return code
 
 
@@ -94,11 +125,15 @@ def _pair(words: tuple[Path, ...], where: Where, second: str) -> tuple[Path, Pat
     return path, as_path(words[-1])
 
 
-def _copied(source: Path, target: Path) -> CopyInfo:
-    try:
-        return copy_file(source, target)
-    except FileExistsError as error:
-        raise Conflicting(f"{target} exists: give another name, or move it away") from error
+def _drilled(words: tuple[Path, ...], where: Where) -> Path | None:
+    """Return the agent's file, which need not exist; None if nothing names one."""
+    if len(words) > 1:
+        raise Usage("--drill copies nothing from the file: give FILE alone")
+    if words or where != Where(json=where.json):
+        return chosen(words, where)[0]
+    with suppress(Usage):
+        return where.path()
+    return None
 
 
 def _refuse_open(path: Path) -> None:
@@ -107,25 +142,8 @@ def _refuse_open(path: Path) -> None:
         raise StoreUnusable(f"{path} is open in process {pids}: stop it first, then restore")
 
 
-def _same_agent(path: Path, info: CopyInfo) -> None:
-    """Refuse another agent's backup; a file that cannot be read is replaced by any."""
-    owner = None
-    with suppress(OncewardError):
-        owner = read_info(path).agent if path.exists() else None
-    if owner not in {None, info.agent}:
-        msg = f"{path} is agent {owner!r}, the backup is agent {info.agent!r}: give its own backup"
-        raise StoreUnusable(msg)
-
-
-def _since(path: Path, info: CopyInfo) -> tuple[Exchanged, ...]:
-    """Return by peer what the old file sent and received after the backup, if it can be read."""
-    with suppress(OncewardError), views(path) as found:
-        return exchanged(found, info.sent_upto_seq, info.received_upto_seq)
-    return ()
-
-
-def _explain(info: CopyInfo, since: tuple[Exchanged, ...]) -> None:
-    for row in since:
+def _explain(info: CopyInfo, after: tuple[Exchanged, ...]) -> None:
+    for row in after:
         counts = f"{row.sent} messages sent to it and {row.received} received"
         note(f"{row.peer}: {counts} after the backup")
     for line in PEERS.format(at=iso(info.at)).splitlines():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from onceward.errors import Busy, OncewardError
-from onceward.ops.cli import findings
+from onceward.ops.cli import findings, litestream
 from onceward.ops.cli.exit_codes import DONE, FAILED, Usage
 from onceward.ops.cli.findings import Finding, serious, warning
 from onceward.ops.cli.mending import Change, mend
@@ -31,8 +31,9 @@ def doctor(
     Examine files and their surroundings; each finding says what to do.
 
     It examines the SQLite library, permissions, file system, free space, other processes that have
-    the file open, schema version, for a second the types of values, WAL, commits that were lost
-    with a deleted WAL in the last 30 days, clock, pause, breakers, keys, connections of listeners,
+    the file open, schema version, for a second the types of values, WAL, whether Litestream
+    follows, the age of the newest backup, commits that were lost with a deleted WAL in the last 30
+    days, clock, pause, breakers, keys, connections of listeners,
     peers on other machines, streams of NATS servers, dead letters, schedules, limits, and messages
     that wait although they could be delivered or handled, or that wait for another agent's reply.
     It also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
@@ -112,11 +113,14 @@ def _inside(path: Path) -> Iterator[Finding]:
         if schema.level == "serious":
             return
         yield findings.values(found)
+    copied = litestream.copies(path)
     # The box closes last: the last close of a read-only connection would leave the WAL behind.
     with open_box(path) as box, look(path) as found:
         yield findings.writing(box, found)
         health = box.file.health()
         yield findings.wal(health, path)
+        yield from findings.replica(path, copied)
+        yield findings.backup(found, path)
         yield from findings.lost(found, path)
         yield findings.clock(health)
         yield from findings.disabled()

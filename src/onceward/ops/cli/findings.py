@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from onceward.file.file_checks import NETWORK, canonical, filesystem
 from onceward.file.read_only import FileReader
 from onceward.keys import Keys
 from onceward.message.clock import Millis, SystemClock, monotonic
+from onceward.ops.cli import litestream
 from onceward.ops.cli.durations import ago
 from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
@@ -36,6 +38,9 @@ MONTH: Final = 30 * 24 * 60 * MINUTE
 """How long doctor reports a loss: peers keep what they sent for about that time."""
 YEAR: Final = 365 * 24 * 60 * MINUTE
 NEARLY: Final = 0.9
+COPIED_WITHIN: Final = 3.0
+"""Seconds in which Litestream must copy a commit."""
+BETWEEN: Final = 0.05
 MOST_DROPS: Final = 5
 PRIVATE: Final = 0o077
 NATS: Final = "nats://"
@@ -225,10 +230,51 @@ def wal(health: Health, path: Path) -> Finding:
         why = "a reader pins it" if health.wal_pinned else "no process checkpoints it"
         cure = f"end long readers of {path}, keep a relay or a worker running"
         return serious("wal", f"{size}, {why}", cure)
+    if health.wal_pinned and litestream.replicates(path):
+        return ok("wal", f"{size}, kept for Litestream")
     if health.wal_pinned:
         cure = "end readers that stay open, if this lasts"
         return warning("wal", f"{size}, pinned by a reader", cure)
     return ok("wal", size)
+
+
+def replica(path: Path, before: list[litestream.Copied]) -> Iterator[Finding]:
+    """
+    Examine whether Litestream follows, if it replicates the file from here.
+
+    It copies a commit within its monitor interval, one second by default. So the commit that doctor
+    made after it read *before* must be copied soon.
+    """
+    if not litestream.replicates(path):
+        return
+    found, until = litestream.copies(path), monotonic() + COPIED_WITHIN
+    while found == before and monotonic() < until:
+        time.sleep(BETWEEN)
+        found = litestream.copies(path)
+    now, newest = SystemClock().now(), max((each.at for each in found), default=None)
+    if found == before and (newest is None or now - newest > MINUTE):
+        said = f"the last copy is from {ago(newest, now)}" if newest else "it has copied nothing"
+        cure = "start it: litestream replicate; its log says why it does not copy"
+        yield warning("replica", f"Litestream does not copy commits: {said}", cure)
+        return
+    since = litestream.unconfirmed_since(found)
+    if since is not None and now - since > MINUTE:
+        said = f"Litestream has uploaded nothing that is newer than {ago(since, now)}"
+        yield warning("replica", said, "its log says why: the place, its credentials, the network")
+        return
+    yield ok("replica", "Litestream copies commits; onceward backup --drill examines the replica")
+
+
+def backup(found: FileReader, path: Path) -> Finding:
+    """Examine the age of the newest backup or examined replica that the file knows of."""
+    at, now = file_facts(found).backed_up_at, SystemClock().now()
+    if at is None:
+        return ok("backup", "none is noted: onceward backup, and backup --drill, note theirs")
+    said = f"the newest has all commits before {ago(at, now)}"
+    if now - at <= 1000 * load_settings(None, {}).tuning.max_backup_age:
+        return ok("backup", said)
+    cure = f"onceward backup {path} COPY, or onceward backup {path} --drill for a replica"
+    return warning("backup", said, cure)
 
 
 def lost(found: FileReader, path: Path) -> Iterator[Finding]:

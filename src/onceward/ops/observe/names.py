@@ -128,6 +128,11 @@ GAUGES: Final = (
         _of("schedules_failing"),
     ),
     _gauge("file_bytes", "Size of the file.", lambda file, _found, _now: file.file_bytes),
+    _gauge(
+        "backup_age_seconds",
+        "Time since all commits were in the newest noted backup; 0 if none is noted.",
+        _age("file.backed_up_at"),
+    ),
     _gauge("wal_bytes", "Size of the file's WAL.", lambda file, _found, _now: file.wal_bytes),
 )
 """Current numbers of a file."""

@@ -35,6 +35,7 @@ class FileFacts:
     paused_at: Millis | None
     opened_at: Millis
     wal_lost_at: Millis | None
+    backed_up_at: Millis | None
 
 
 @dataclass(frozen=True, slots=True)
