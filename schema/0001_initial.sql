@@ -378,6 +378,23 @@ CREATE TABLE _onceward_rate_limits (
     filled_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Limits of handlers that were set while they run, by the handler's type, topic or pattern, and types that are paused.
+-- A worker that has applied a row notes when, and what its code declares.
+CREATE TABLE _onceward_handler_limits (
+    name                 TEXT    PRIMARY KEY,
+    per_second           REAL    CHECK (per_second > 0),
+    burst                REAL    CHECK (burst >= 1),
+    concurrency          INTEGER CHECK (concurrency >= 1),
+    paused_at            INTEGER,
+    changed_at           INTEGER NOT NULL,
+    applied_at           INTEGER,
+    declared_per_second  REAL,
+    declared_burst       REAL,
+    declared_concurrency INTEGER,
+    CHECK ((per_second IS NULL) = (burst IS NULL)),
+    CHECK (per_second IS NOT NULL OR concurrency IS NOT NULL OR paused_at IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
 -- Every message that a policy of this file dropped. In the scope 'queue' the peer is its sender, otherwise its recipient.
 -- A message to the recipient, or a run of the session, reports the summary; both columns are NULL until then.
 CREATE TABLE _onceward_drops (
@@ -645,6 +662,10 @@ SELECT l.scope, l.name, max_messages, max_bytes, overflow, u.name AS used_by, co
    AND (u.name = l.name
         OR (l.name = '*' AND NOT EXISTS (SELECT 1 FROM _onceward_limits WHERE scope = u.scope AND name = u.name)));
 
+CREATE VIEW onceward_handler_limits AS
+SELECT name, per_second, burst, concurrency, paused_at, changed_at, applied_at, declared_per_second, declared_burst, declared_concurrency
+  FROM _onceward_handler_limits;
+
 CREATE VIEW onceward_send AS
 SELECT recipient, type, NULL AS body, session, topic, key, NULL AS priority, NULL AS ttl, NULL AS delay,
        NULL AS ordering_key, NULL AS correlation_id, id
@@ -901,6 +922,25 @@ CREATE TABLE _onceward_turns (
 CREATE INDEX _onceward_turns_next  ON _onceward_turns (rank, turn)      WHERE due_at IS NULL;
 CREATE INDEX _onceward_turns_due   ON _onceward_turns (due_at)          WHERE due_at IS NOT NULL;
 CREATE INDEX _onceward_turns_since ON _onceward_turns (rests_since_at)  WHERE rests_since_at IS NOT NULL;
+
+-- Rests and buckets of earlier limits end when a limit is set, removed or paused: a claim begins them again.
+CREATE TRIGGER _onceward_handler_limits_set AFTER INSERT ON _onceward_handler_limits BEGIN
+    UPDATE _onceward_turns SET due_at = NULL, rests_since_at = NULL WHERE due_at IS NOT NULL;
+END;
+
+CREATE TRIGGER _onceward_handler_limits_changed AFTER UPDATE OF per_second, concurrency, paused_at ON _onceward_handler_limits BEGIN
+    UPDATE _onceward_turns SET due_at = NULL, rests_since_at = NULL WHERE due_at IS NOT NULL;
+    DELETE FROM _onceward_rate_limits
+     WHERE OLD.per_second > 0 AND NEW.per_second IS NULL
+       AND (name = 'handler:' || NEW.name OR (name >= 'group:' || NEW.name || char(9) AND name < 'group:' || NEW.name || char(10)));
+END;
+
+CREATE TRIGGER _onceward_handler_limits_removed AFTER DELETE ON _onceward_handler_limits BEGIN
+    UPDATE _onceward_turns SET due_at = NULL, rests_since_at = NULL WHERE due_at IS NOT NULL;
+    DELETE FROM _onceward_rate_limits
+     WHERE OLD.per_second > 0
+       AND (name = 'handler:' || OLD.name OR (name >= 'group:' || OLD.name || char(9) AND name < 'group:' || OLD.name || char(10)));
+END;
 
 CREATE INDEX _onceward_unique_bodies_until ON _onceward_unique_bodies (until_at);
 
@@ -1213,14 +1253,21 @@ SELECT message_id, sender, agent AS recipient, name, first + key AS position,
   FROM _onceward_output_batches, json_each(chunks), _onceward_file_info;
 
 -- The view over messages that several features explain: a line with a [feature] is there with that feature only.
--- A message whose handler has a rate waits until the handler's next call; each call moves that moment on.
+-- A message whose handler has a rate waits until the handler's next call; each call moves that moment on. One of a
+-- paused type waits until the type is resumed.
 CREATE VIEW onceward_inbox AS
   WITH rated AS NOT MATERIALIZED (
-       SELECT h.seq, filled_at + CAST(1000 * (1 - tokens) / per_second AS INTEGER) AS next_at
+       SELECT h.seq, 'rate' AS why, filled_at + CAST(1000 * (1 - tokens) / per_second AS INTEGER) AS next_at
          FROM _onceward_rate_limits AS r JOIN _onceward_inbox AS h
            ON '.' || type || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
            OR '.' || topic || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
-        WHERE r.name >= 'handler:' AND r.name < 'handler;')
+        WHERE r.name >= 'handler:' AND r.name < 'handler;'
+        UNION ALL
+       SELECT h.seq, 'resume', paused_at + 3155760000000
+         FROM _onceward_handler_limits AS p JOIN _onceward_inbox AS h
+           ON '.' || type || '.' GLOB replace('.' || p.name || '.', '.#.', '.*')
+           OR '.' || topic || '.' GLOB replace('.' || p.name || '.', '.#.', '.*')
+        WHERE p.paused_at IS NOT NULL)
 SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN state = 'pending'
@@ -1236,8 +1283,9 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
             WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL
             WHEN i.paused_at IS NOT NULL THEN 'resume'
             WHEN q.paused_at IS NOT NULL THEN 'resume'
-            WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
+            WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, why, 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
             WHEN seq <> l.head_seq THEN 'lane'
+            WHEN l.due_at = 9000000000000000 AND EXISTS (SELECT 1 FROM rated WHERE rated.seq = b.seq AND why = 'resume') THEN 'resume'
             WHEN l.due_at = 9000000000000000 THEN iif(t.due_at IS NULL, 'turn', 'rate')
             WHEN l.sender = '' AND attempts = 0 THEN 'quiet'
             ELSE coalesce(

@@ -46,9 +46,10 @@ SMALL = {
     "SCAN CONSTANT ROW",
     "SCAN _onceward_file_info",
     "SCAN h",
+    "SCAN _onceward_handler_limits",
     "SCAN _onceward_lanes USING INDEX _onceward_lanes_suspects",
 }
-"""Steps over a single row, the declared sessions with runs, or the lanes of suspects."""
+"""Steps over a single row, sessions with runs, limits that are set, or the lanes of suspects."""
 ROWS = """
 SELECT (SELECT count(*) FROM _onceward_turns),
        (SELECT count(*) FROM _onceward_rate_limits WHERE name GLOB 'group:*')
@@ -432,3 +433,17 @@ def test_readers_of_the_same_lanes_exclude_a_key() -> None:
     """An agent that leaves messages to readers takes messages out of order, so it has no groups."""
     with pytest.raises(InvalidArgument, match="no key"):
         Agent("bob", unhandled="wait").on(Job, key="session")(lambda _: None)
+
+
+def test_the_quiet_time_of_a_quick_worker_ends_without_a_poll(tmp_path: Path) -> None:
+    """A claim that only moves a message is kept, so its worker knows when the message is due."""
+    agent, called = Agent("bob"), list[str]()
+    agent.on(Other)(lambda other: called.append(f"-{other.n}"))
+    agent.on(Job, debounce=0.05)(lambda job: called.append(f"{job.tenant}{job.n}"))
+
+    with Postbox(tmp_path / "bob.db", agent=agent, poll_interval=3600.0) as box:
+        for n in range(20):  # its worker is quick, and shares its commits
+            box.send("bob", Other(n=n))
+            until(lambda: len(called) > n)  # noqa: B023 - called at once
+        box.send("bob", Job(tenant="a", n=1))
+        until(lambda: "a1" in called)

@@ -19,6 +19,7 @@ from onceward.hooks import Hooks
 from onceward.message.arguments import checks_arguments
 from onceward.message.events import Expired
 from onceward.message.settings import Settings
+from onceward.message.topics import check_pattern
 
 if TYPE_CHECKING:
     from onceward.features.checks.health import Health
@@ -141,17 +142,39 @@ class AgentFile:
         with self._db.outside_handler():
             return self._maintenance.run_once()
 
-    def pause(self) -> None:
+    def pause(self, *, type: str | None = None) -> None:
         """
         Stop sending, pushing and handling in all processes, durably.
 
-        Nothing is lost, and no retry is counted.
+        With *type*, only stop calling handlers for that type or topic, or those that a pattern such
+        as ``order.*`` matches. Nothing is lost, and no retry is counted; messages behind a paused
+        one in its lane wait, too.
+
+        Raises:
+            InvalidArgument: *type* is no type, topic or pattern.
+
         """
-        self._db.write(identity.pause)
+        if type is None:
+            self._db.write(identity.pause)
+        else:
+            from onceward.core.rows import handler_limits  # noqa: PLC0415 - rarely needed
+
+            name = check_pattern(type)
+            self._db.write(lambda tx: handler_limits.pause(tx, name))
         self._db.notifier.notify("in")
 
-    def resume(self) -> None:
-        """Continue after ``pause``."""
-        self._db.write(identity.resume)
+    def resume(self, *, type: str | None = None) -> bool:
+        """
+        Continue after ``pause``; with *type* after a pause of the same type or pattern.
+
+        Return whether it was paused.
+        """
+        if type is None:
+            paused = self._db.write(identity.resume)
+        else:
+            from onceward.core.rows import handler_limits  # noqa: PLC0415 - rarely needed
+
+            paused = self._db.write(lambda tx: handler_limits.resume(tx, type))
         self._db.notifier.notify("out")
         self._db.notifier.notify("in")
+        return paused

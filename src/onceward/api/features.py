@@ -80,9 +80,8 @@ def worker_pool(deps: HandlerDeps, agent: Handlers, loop: Loop) -> WorkerPool | 
 
     workers = deps.settings.workers
     free = partial(deps.db.notifier.notify_local, ("in",))
-    gates = [each.gates(agent, workers, free) for each in CLAIMS if each.gates is not None]
-    gate = next(filter(None, gates), None)
-    return WorkerPool(deps, agent, loop, gate=gate, guard=call_guard(agent))
+    gates = (each.gates(agent, workers, free) for each in CLAIMS if each.gates is not None)
+    return WorkerPool(deps, agent, loop, gates=next(gates, None), guard=call_guard(agent))
 
 
 def engines(deps: HandlerDeps, agent: Handlers, loop: Loop) -> list[Engine]:

@@ -1,12 +1,19 @@
 -- The view over messages that several features explain: a line with a [feature] is there with that feature only.
--- A message whose handler has a rate waits until the handler's next call; each call moves that moment on.
+-- A message whose handler has a rate waits until the handler's next call; each call moves that moment on. One of a
+-- paused type waits until the type is resumed.
 CREATE VIEW onceward_inbox AS
   WITH rated AS NOT MATERIALIZED (
-       SELECT h.seq, filled_at + CAST(1000 * (1 - tokens) / per_second AS INTEGER) AS next_at
+       SELECT h.seq, 'rate' AS why, filled_at + CAST(1000 * (1 - tokens) / per_second AS INTEGER) AS next_at
          FROM _onceward_rate_limits AS r JOIN _onceward_inbox AS h
            ON '.' || type || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
            OR '.' || topic || '.' GLOB replace('.' || substr(name, 9) || '.', '.#.', '.*')
-        WHERE r.name >= 'handler:' AND r.name < 'handler;')
+        WHERE r.name >= 'handler:' AND r.name < 'handler;'
+        UNION ALL
+       SELECT h.seq, 'resume', paused_at + 3155760000000
+         FROM _onceward_handler_limits AS p JOIN _onceward_inbox AS h
+           ON '.' || type || '.' GLOB replace('.' || p.name || '.', '.#.', '.*')
+           OR '.' || topic || '.' GLOB replace('.' || p.name || '.', '.#.', '.*')
+        WHERE p.paused_at IS NOT NULL)
 SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN state = 'pending'
@@ -22,8 +29,9 @@ SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, top
             WHEN state <> 'pending' OR l.owner IS NOT NULL THEN NULL
             WHEN i.paused_at IS NOT NULL THEN 'resume'
             WHEN q.paused_at IS NOT NULL THEN 'resume'  -- [runs]
-            WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, 'rate', 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
+            WHEN l.due_at IS NULL THEN (SELECT max(iif(rated.seq = b.seq, why, 'lane')) FROM rated WHERE rated.seq IN (b.seq, l.head_seq))
             WHEN seq <> l.head_seq THEN 'lane'
+            WHEN l.due_at = 9000000000000000 AND EXISTS (SELECT 1 FROM rated WHERE rated.seq = b.seq AND why = 'resume') THEN 'resume'  -- [handler_limits]
             WHEN l.due_at = 9000000000000000 THEN iif(t.due_at IS NULL, 'turn', 'rate')  -- [handler_limits]
             WHEN l.sender = '' AND attempts = 0 THEN 'quiet'  -- [handler_limits]
             ELSE coalesce(

@@ -23,11 +23,10 @@ from onceward.file.transaction import StoreTransaction
 if TYPE_CHECKING:
     from onceward.core.handle.bridge import FileBridge
     from onceward.core.handle.call import CallHome, HandlerDeps
-    from onceward.core.handle.claim import ClaimGate
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.readers import InboxConsumer
     from onceward.core.handle.signatures import Handlers
-    from onceward.core.handle.worker import CallGuard
+    from onceward.core.handle.worker import CallGuard, Gates
     from onceward.core.send.block import BlockOpener
     from onceward.file.directory import DirectoryCache, DirectoryHandle, OpenAgentFiles
 
@@ -104,12 +103,10 @@ class Part(NamedTuple):
 
 
 class MakeGates(Protocol):
-    """Returns, for an agent and its number of workers, a function that makes admission objects."""
+    """Returns, for an agent and its number of workers, what makes their admission objects."""
 
-    def __call__(
-        self, agent: Handlers, workers: int | None, free: Callable[[], None]
-    ) -> Callable[[], ClaimGate] | None:
-        """Return it, None if workers may claim all; *free* is called when more may be claimed."""
+    def __call__(self, agent: Handlers, workers: int | None, free: Callable[[], None]) -> Gates:
+        """Return it; *free* is called when more may be claimed."""
 
 
 class Engine(Protocol):

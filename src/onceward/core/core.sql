@@ -377,6 +377,23 @@ CREATE TABLE _onceward_rate_limits (
     filled_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Limits of handlers that were set while they run, by the handler's type, topic or pattern, and types that are paused.
+-- A worker that has applied a row notes when, and what its code declares.
+CREATE TABLE _onceward_handler_limits (
+    name                 TEXT    PRIMARY KEY,
+    per_second           REAL    CHECK (per_second > 0),
+    burst                REAL    CHECK (burst >= 1),
+    concurrency          INTEGER CHECK (concurrency >= 1),
+    paused_at            INTEGER,
+    changed_at           INTEGER NOT NULL,
+    applied_at           INTEGER,
+    declared_per_second  REAL,
+    declared_burst       REAL,
+    declared_concurrency INTEGER,
+    CHECK ((per_second IS NULL) = (burst IS NULL)),
+    CHECK (per_second IS NOT NULL OR concurrency IS NOT NULL OR paused_at IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
 -- Every message that a policy of this file dropped. In the scope 'queue' the peer is its sender, otherwise its recipient.
 -- A message to the recipient, or a run of the session, reports the summary; both columns are NULL until then.
 CREATE TABLE _onceward_drops (
@@ -643,6 +660,10 @@ SELECT l.scope, l.name, max_messages, max_bytes, overflow, u.name AS used_by, co
   LEFT JOIN _onceward_limit_usage AS u ON u.scope = l.scope
    AND (u.name = l.name
         OR (l.name = '*' AND NOT EXISTS (SELECT 1 FROM _onceward_limits WHERE scope = u.scope AND name = u.name)));
+
+CREATE VIEW onceward_handler_limits AS
+SELECT name, per_second, burst, concurrency, paused_at, changed_at, applied_at, declared_per_second, declared_burst, declared_concurrency
+  FROM _onceward_handler_limits;
 
 CREATE VIEW onceward_send AS
 SELECT recipient, type, NULL AS body, session, topic, key, NULL AS priority, NULL AS ttl, NULL AS delay,

@@ -60,7 +60,7 @@ MAX_BYTES: Final = """
 UPDATE _onceward_file_info SET max_file_bytes = ?1 WHERE max_file_bytes IS NOT ?1
 """
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
-RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
+RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL WHERE paused_at IS NOT NULL"
 PRUNED: Final = """
 UPDATE _onceward_file_info SET outbox_pruned_at = max(coalesce(outbox_pruned_at, 0), ?)
 """
@@ -163,9 +163,9 @@ def pause(tx: StoreTransaction) -> None:
     tx.run(PAUSE, (tx.now,))
 
 
-def resume(tx: StoreTransaction) -> None:
-    """Resume the file for all processes."""
-    tx.run(RESUME)
+def resume(tx: StoreTransaction) -> bool:
+    """Resume the file for all processes; return whether it was paused."""
+    return tx.run(RESUME) > 0
 
 
 def is_paused(read: Rows) -> bool:

@@ -22,8 +22,11 @@ LimitScope = Literal["outbox", "session", "lane", "channel", "store"]
 LIMIT_SCOPES: Final[tuple[LimitScope, ...]] = get_args(LimitScope)
 """Scope that a limit counts: the whole outbox, one session, lane or channel, or the file."""
 
-FileScope = Literal["file", "send", "accept"]
-"""Other limits of a file: its size, its rate of sending, its rate of accepting from a sender."""
+FileScope = Literal["file", "send", "accept", "handler"]
+"""
+Other limits of a file: its size, its rate of sending, its rate of accepting from a sender, and the
+calls of a handler.
+"""
 
 Overflow = Literal["reject", "hold", "drop_old", "drop_new", "summarize"]
 OVERFLOWS: Final[tuple[Overflow, ...]] = get_args(Overflow)

@@ -153,12 +153,11 @@ class Process:
             parts=CALL_PARTS,
             complete=complete,
         )
-        gate = gates(agent, self._settings.workers, lambda: None)
+        made = gates(agent, self._settings.workers, lambda: None)
         guard = call_guard(agent)
-        count = range(pool_size(agent, self._settings.workers))
-        workers = [
-            Worker(deps, agent, _no_loop, gate=gate() if gate else None, guard=guard) for _ in count
-        ]
+        gate = made.make if made.always else lambda: None
+        count = range(pool_size(agent.handlers, self._settings.workers))
+        workers = [Worker(deps, agent, _no_loop, gate=gate(), guard=guard) for _ in count]
         return workers + batch_workers(deps, agent, _no_loop)
 
     def work_off(self) -> None:

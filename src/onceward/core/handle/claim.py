@@ -21,7 +21,6 @@ from onceward.core.rows import claimable, inbox, lanes
 from onceward.core.rows.claimable import ReadyLane
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import recovery
-from onceward.file import identity
 from onceward.file.in_flight import FIRST
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
@@ -54,6 +53,12 @@ class ClaimRequest(NamedTuple):
     """Lanes that have had their turn: others of their rank are claimed first."""
     noted: bool = False
     """Whether the owner notes each call that it begins."""
+    set_limits: bool | None = None
+    """
+    Whether limits of handlers are set in the file, as its worker last read; None for a reader.
+
+    While there are any, a worker claims through a gate only.
+    """
     ahead: Mapping[RowKey, tuple[Any, ...]] | None = None
     """Rows that ``read_ahead`` found, by sequence, id and attempt."""
 
@@ -87,7 +92,10 @@ def claim(
     with suppress(OSError):
         if records and os.pread(records.handle, FIRST, 0) != records.alone:
             recovery.take_over(tx)
-    found, due = ([], True) if wanted.session else claimable.ready_or_due(tx, wanted.lanes)
+    limited = wanted.set_limits is not None
+    found, due = (
+        ([], True) if wanted.session else claimable.ready_or_due(tx, wanted.lanes, limited=limited)
+    )
     if due or not found:
         found = _found_after_recovery(tx, wanted)
     if wanted.served and len(found) > 1:
@@ -113,8 +121,8 @@ def claim(
 
 
 def _found_after_recovery(tx: StoreTransaction, wanted: ClaimRequest) -> list[ReadyLane]:
-    """Free the lanes that are due; return what ``ready`` does, nothing if the file is paused."""
-    if identity.is_paused(tx.rows):
+    """Free the lanes that are due; return what ``ready`` does, nothing if the file is closed."""
+    if claimable.is_closed(tx, limited=wanted.set_limits is not None):
         return []
     recovery.wake_due(tx)
     found = claimable.ready(tx.rows, wanted.lanes, wanted.session)
@@ -137,8 +145,20 @@ def _suspects(tx: StoreTransaction, session: str | None = None, limit: int = 1) 
 class ClaimGate(Protocol):
     """Decides which messages a worker may claim now."""
 
-    def begin(self, now: Millis) -> None:
-        """Forget the decisions of an earlier claim, which was rolled back or whose round ended."""
+    @property
+    def changed(self) -> bool:
+        """Whether the claim changed lanes, also if it leased none."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the claim changed so many that it ended before it had looked at all lanes."""
+
+    def begin(self, tx: StoreTransaction, *, set_limits: bool) -> None:
+        """
+        Forget the decisions of an earlier claim, which was rolled back or whose round ended.
+
+        *set_limits*: read the limits that are set in the file.
+        """
 
     def fits(self, kind: Kind) -> bool:
         """Return whether a message may be claimed now, without reading the file."""
@@ -191,7 +211,7 @@ def claim_admitted(
     """
     recovery.take_over(tx)
     recovery.wake_due(tx)
-    gate.begin(tx.now)
+    gate.begin(tx, set_limits=bool(wanted.set_limits))
     claimed: list[list[LeasedMessage]] = []
     left = wanted.messages
     lease = partial(_lease_admitted, tx, wanted, gate, owner=owner, until=until)

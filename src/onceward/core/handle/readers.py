@@ -67,7 +67,7 @@ class InboxLeases(LaneLeases):
 
     def _is_due(self) -> bool:
         """Return whether a lane may be claimed now."""
-        paused_at, ready, due_at, parked = claimable.agenda(self._db.read)
+        paused_at, ready, due_at, parked, _ = claimable.agenda(self._db.read)
         due = ready or parked or (due_at is not None and due_at <= self._db.now())
         return paused_at is None and bool(due or self._db.in_flight.dead())
 

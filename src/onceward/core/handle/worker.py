@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from onceward.core.handle import claim
@@ -26,7 +26,7 @@ from onceward.core.handle.claim import SAME, SAME_ROW, ClaimGate, ClaimRequest, 
 from onceward.core.handle.commit_batch import CLAIM_LOST, CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
 from onceward.core.handle.invoke import Loop
-from onceward.core.handle.signatures import Handlers
+from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.rows import claimable, holders, lanes
 from onceward.core.rows.lanes import NO_LEASE, Lease, LeasedMessage
 from onceward.core.run import engine_loop as engine
@@ -76,8 +76,9 @@ class CallGuard(Protocol):
         """Keep a note, in the commit of the handler's writes."""
 
 
-def _stay() -> bool:
+def _stay(most: int) -> bool:
     """Stop starting workers."""
+    del most
     return False
 
 
@@ -115,6 +116,12 @@ class Worker:
     """The last attempt of the round, which may still run."""
     _here: Arrival | None = None
     """An arriving message that this look handles for its carrier."""
+    may_grow = False
+    """Whether the pool may start one more worker."""
+    _limited: int | None = None
+    """The highest concurrency that the file sets for a handler; None if it sets no limit."""
+    _applied: int | None = None
+    """The same, as of the last round."""
 
     def __init__(
         self,
@@ -123,8 +130,9 @@ class Worker:
         loop: Loop,
         *,
         gate: ClaimGate | None = None,
+        set_gate: Callable[[], ClaimGate] | None = None,
         guard: CallGuard | None = None,
-        grow: Callable[[], bool] = _stay,
+        grow: Callable[[int], bool] = _stay,
         team: Team | None = None,
     ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
@@ -141,16 +149,13 @@ class Worker:
         self._types = _only_types(agent)
         self._tries_once = _tries_once(agent, deps.policy)
         self._gate, self._guard = gate, guard
+        self._set_gate = set_gate if gate is None else None
+        """Makes the gate while limits of handlers are set in the file; None if it has one."""
         self._grow = grow
-        """Start another worker; return False once there is no more to start."""
-        self._may_grow = grow is not _stay
+        """Start another worker, given how many a set limit allows; return False for the last."""
+        reaper = lane_reaper(deps.db)
         self._loop = EngineLoop(
-            deps.db,
-            "worker",
-            self._look,
-            reaper=lane_reaper(deps.db),
-            beat=self._beat,
-            team=team,
+            deps.db, "worker", self._look, reaper=reaper, beat=self._beat, team=team
         )
         self._keeper = EngineLoop(deps.db, "keeper", self._keep)
         self._size = 1
@@ -306,7 +311,8 @@ class Worker:
         *nothing_here*: a claim has just found nothing, so ready messages are for readers or other
         workers; a commit that changes this notifies.
         """
-        paused_at, ready, self._due_at, parked = claimable.agenda(self._db.read)
+        paused_at, ready, self._due_at, parked, limited = claimable.agenda(self._db.read)
+        self._limited = limited
         if disabled_by_environment() or paused_at is not None:
             return engine.MAX_IDLE_SECONDS
         if ready == claimable.ONLY_SUSPECTS and self._db.in_flight.busy:
@@ -315,7 +321,7 @@ class Worker:
         if (ready or self._left_leases) and not nothing_here:
             return 0.0
         if ready and self._types is None and self._gate is None:
-            return 0.01  # other workers were quicker
+            return 0.01  # other workers were quicker, or a limit was just set
         wait = self._until_due()
         if self._gate is None or not ready:
             return wait
@@ -348,6 +354,8 @@ class Worker:
         With *arrival*, handle its message instead; return 0 if it must be accepted as usual.
         """
         self._batch.lost = False  # before the claim, which may also be lost
+        if self._limited != self._applied:
+            self._apply_set_limits()
         try:
             total = self._claim_due() if arrival is None else self._claim_arrival(arrival)
         except Exception:
@@ -365,6 +373,13 @@ class Worker:
         self._exhausted = self._exhausted and not (self._left_leases or self._batch.lost)
         return total
 
+    def _apply_set_limits(self) -> None:
+        """Claim through a gate while the file sets limits; allow as many workers as they do."""
+        self._applied = self._limited
+        self.may_grow = self.may_grow or (self._applied is not None and self._grow is not _stay)
+        if self._set_gate is not None:
+            self._gate = None if self._applied is None else self._gate or self._set_gate()
+
     def _claim_due(self) -> int:
         """Claim and handle ready messages; return how many."""
         request = ClaimRequest(
@@ -373,11 +388,14 @@ class Worker:
             types=self._types,
             served=self._served,
             noted=self._notes is not None,
+            set_limits=self._limited is not None,
         )
         if self._many and self._shares_claims and self._gate is None and self._types is None:
             request = self._read_ahead(request)
         work = partial(self._claim, request=request)
         claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
+        if not claimed and self._gate is not None:
+            claimed = self._claim_again(work, self._gate)
         total = sum(map(len, claimed))
         if total >= self._size:  # its last lane may have more, and now waits for the others
             last, turn = claimed[-1][0].lane.lane_id, self._served
@@ -392,6 +410,20 @@ class Worker:
             self._handle_all(claimed)
             self._adapt(total, self._db.clock.monotonic() - started)
         return total
+
+    def _claim_again(
+        self, work: Callable[[StoreTransaction], list[list[LeasedMessage]]], gate: ClaimGate
+    ) -> list[list[LeasedMessage]]:
+        """
+        Repeat a claim that leased nothing, while it has not looked at all lanes.
+
+        A shared one that changed lanes was rolled back with these changes, and is repeated, too.
+        """
+        claimed: list[list[LeasedMessage]] = []
+        lost = gate.changed and self._shares_claims
+        while not claimed and (lost or gate.unfinished):
+            claimed, lost = self._db.write(work), False
+        return claimed
 
     def _claim_arrival(self, arrival: Arrival) -> int:
         """Handle the message of an arrival, if it has a handler that is quick; return 1 if so."""
@@ -751,11 +783,11 @@ class Worker:
         Return the seconds until more may wait, if it is known.
         """
         attempt = self._running
-        if attempt is None or not self._may_grow or attempt.running_for < CLAIM_WAITS:
+        if attempt is None or not self.may_grow or attempt.running_for < CLAIM_WAITS:
             return None
-        _, ready, due_at, parked = claimable.agenda(self._db.read)
+        _, ready, due_at, parked, limited = claimable.agenda(self._db.read)
         if ready or parked:
-            self._may_grow = self._grow()
+            self.may_grow = self._grow(limited or 0)
         return None if due_at is None else max(TICK, (due_at - self._db.now()) / 1000)
 
     def _prolong(self, tx: StoreTransaction) -> None:
@@ -788,9 +820,17 @@ def _only_types(agent: Handlers) -> tuple[str, ...] | None:
     return tuple(h.pattern for h in agent.handlers)
 
 
+class Gates(NamedTuple):
+    """Makes the gates of an agent's workers."""
+
+    make: Callable[[], ClaimGate]
+    always: bool
+    """Whether they need one although no limit is set in the file."""
+
+
 class WorkerPool:
     """
-    The workers of one agent; *gate* creates the gate of each.
+    The workers of one agent; *gates* makes the gate of each.
 
     The setting ``workers`` starts that many. Without it there is one, and more are started when
     needed, up to the number that the handlers can use.
@@ -802,35 +842,49 @@ class WorkerPool:
         agent: Handlers,
         loop: Loop,
         *,
-        gate: Callable[[], ClaimGate] | None = None,
+        gates: Gates | None = None,
         guard: CallGuard | None = None,
     ) -> None:
         said = deps.settings.workers
-        self._gate = gate
-        self._spare = 0 if said is not None else pool_size(agent, None) - 1
+        self._gates = gates
+        self._most = 0 if said is not None else pool_size(agent.handlers, None)
+        """How many workers there may be, unless a set limit allows more; 0: no more start."""
         self._new = partial(Worker, deps, agent, loop, guard=guard, team=Team())
-        if self._spare:
+        if self._most:
             self._new = partial(self._new, grow=self.grow)
         self._lock, self._name = forks.new_lock(), agent.name
         self.workers: list[Worker] = [self._make() for _ in range(said or 1)]
         """The existing workers; new ones are appended."""
 
     def _make(self) -> Worker:
-        return self._new() if self._gate is None else self._new(gate=self._gate())
+        made: dict[str, Any] = {}
+        if self._gates is not None and self._gates.always:
+            made["gate"] = self._gates.make()
+        elif self._gates is not None:
+            made["set_gate"] = self._gates.make
+        worker = self._new(**made)
+        worker.may_grow = self._most > 1
+        return worker
 
-    def grow(self) -> bool:
-        """Start another worker if allowed; return whether there may be one more."""
+    def grow(self, most: int = 0) -> bool:
+        """
+        Start another worker if allowed; return whether there may be one more.
+
+        *most* is the highest concurrency that is set in the file.
+        """
         with self._lock:
-            if self._spare > 0:
-                self._spare -= 1
+            if self._may_grow(most):
                 try:
                     worker = self._make()
                     worker.start()
                     self.workers.append(worker)
                 except (OncewardError, OSError, RuntimeError) as error:  # no thread, no file left
                     log.failure("warning", "no further worker", error, agent=self._name)
-                    self._spare = 0
-            return self._spare > 0
+                    self._most = 0
+            return self._may_grow(most)
+
+    def _may_grow(self, most: int) -> bool:
+        return self._most > 0 and len(self.workers) < max(self._most, most)
 
     @property
     def may_take(self) -> bool:
@@ -853,15 +907,15 @@ class WorkerPool:
     def end(self) -> None:
         """Stop starting workers."""
         with self._lock:
-            self._spare = 0
+            self._most = 0
 
 
-def pool_size(agent: Handlers, workers: int | None) -> int:
-    """Return an agent's number of workers: the setting, or as many as its handlers can use."""
+def pool_size(handlers: Sequence[Handler], workers: int | None) -> int:
+    """Return the number of workers: the setting, or as many as the handlers can use."""
     if workers is not None:
         return workers
-    single = [each for each in agent.handlers if not each.rules.batch]
+    single = [each for each in handlers if not each.rules.batch]
     coroutines = ASYNC_WORKERS if any(each.is_async for each in single) else 1
     keyed = any(each.rules.key and each.rules.concurrency for each in single)
     several = ASYNC_WORKERS if keyed else coroutines
-    return max(several, *(each.rules.concurrency or 1 for each in agent.handlers))
+    return max(several, *(each.rules.concurrency or 1 for each in handlers))

@@ -47,6 +47,7 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank,
   FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
    AND (SELECT paused_at FROM _onceward_file_info) IS NULL
+   AND NOT (:limited AND EXISTS (SELECT 1 FROM _onceward_handler_limits))
  {URGENT_FIRST}
  LIMIT :limit
 """
@@ -70,6 +71,10 @@ SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL
    AND (l.due_at IS NULL OR l.suspect = 1 OR l.due_at = {PARKED})
+"""
+CLOSED: Final = """
+SELECT paused_at IS NOT NULL OR (:limited AND EXISTS (SELECT 1 FROM _onceward_handler_limits))
+  FROM _onceward_file_info
 """
 WITH_RUNS: Final = """
 SELECT min(b.seq)
@@ -97,7 +102,8 @@ SELECT (SELECT paused_at FROM _onceward_file_info),
                             AND {ORDINARY})
             THEN 2 ELSE 0 END,
        {FIRST_DUE},
-       EXISTS (SELECT 1 FROM _onceward_lanes WHERE head_seq IS NOT NULL AND due_at = {PARKED})
+       EXISTS (SELECT 1 FROM _onceward_lanes WHERE head_seq IS NOT NULL AND due_at = {PARKED}),
+       (SELECT coalesce(max(concurrency), 0) FROM _onceward_handler_limits HAVING count(*) > 0)
 """
 # A lane that is known and empty, while no other lane is ready and none waits for a date or a type.
 FREE: Final = """
@@ -111,6 +117,7 @@ SELECT lane_id, token, isolate_upto_seq, 1 + (SELECT seq FROM sqlite_sequence
    AND NOT EXISTS (SELECT 1 FROM _onceward_awaited_types)
    AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE :session GLOB h.pattern)
    AND (SELECT paused_at FROM _onceward_file_info) IS NULL
+   AND NOT EXISTS (SELECT 1 FROM _onceward_handler_limits)
 """
 ONLY_SUSPECTS: Final = 2
 ReadyLane = tuple[int, int, int, int, int]
@@ -128,6 +135,8 @@ class Agenda(NamedTuple):
     """When the first backed-off or leased lane is due."""
     parked: int
     """Whether a lane waits for the turn of its group."""
+    limited: int | None
+    """The highest concurrency that is set for a handler; None if no limit is set in the file."""
 
 
 class FreeLane(NamedTuple):
@@ -164,10 +173,21 @@ def in_turn(found: list[ReadyLane], served: Container[int]) -> list[ReadyLane]:
     return sorted(found, key=lambda lane: (lane[4], lane[0] in served))
 
 
-def ready_or_due(tx: StoreTransaction, limit: int) -> tuple[list[ReadyLane], bool]:
-    """Return what ``ready`` does, nothing if paused; and whether a backoff or lease ran out."""
-    rows = tx.rows(READY_OR_DUE, {"now": tx.now, "limit": limit})
+def ready_or_due(
+    tx: StoreTransaction, limit: int, *, limited: bool
+) -> tuple[list[ReadyLane], bool]:
+    """
+    Return what ``ready`` does, nothing if paused; and whether a backoff or lease ran out.
+
+    *limited*: nothing either while limits of handlers are set in the file.
+    """
+    rows = tx.rows(READY_OR_DUE, {"now": tx.now, "limit": limit, "limited": limited})
     return rows, bool(rows and rows[0][-1])
+
+
+def is_closed(tx: StoreTransaction, *, limited: bool) -> bool:
+    """Return whether the file is paused, or, if *limited*, has set limits of handlers."""
+    return bool(tx.rows(CLOSED, {"limited": limited})[0][0])
 
 
 def ready_kinds(
@@ -205,8 +225,8 @@ def find_free(
     """
     Return the lane of a new message if the message would be claimed next, and not alone.
 
-    Its lane is known and empty, no other lane is ready, no handler waits for a type, and the
-    session has no runs.
+    Its lane is known and empty, no other lane is ready, no handler waits for a type or has a set
+    limit, and the session has no runs.
     """
     named = {"sender": sender, "name": name, "rank": rank, "session": session}
     for row in tx.rows(FREE, named):

@@ -22,7 +22,7 @@ from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.core.handle.invoke import Loop, wait_after
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import Worker
-from onceward.core.rows import claimable, lanes
+from onceward.core.rows import claimable, handler_limits, lanes
 from onceward.core.rows.claimable import ReadyLane
 from onceward.core.rows.lanes import LeasedMessage
 from onceward.core.run import engine_loop as engine
@@ -62,18 +62,23 @@ class BatchGate:
     kills its process, it does not affect other messages.
     """
 
+    changed = unfinished = False
+    """It changes no lanes but those that it leases."""
+
     def __init__(self, agent: Handlers, handler: Handler) -> None:
         self._agent, self._handler = agent, handler
         self._admitted = self._closed = False
+        self._paused: frozenset[str] = frozenset()
 
-    def begin(self, now: Millis) -> None:
-        """Begin a batch."""
-        del now
+    def begin(self, tx: StoreTransaction, *, set_limits: bool) -> None:
+        """Begin a batch; read which types are paused."""
         self._admitted = self._closed = False
+        self._paused = handler_limits.paused(tx.rows) if set_limits else frozenset()
 
     def fits(self, kind: Kind) -> bool:
-        """Return whether this handler handles a message."""
-        return find_handler(self._agent.handlers, *kind) is self._handler
+        """Return whether this handler handles a message now."""
+        mine = find_handler(self._agent.handlers, *kind) is self._handler
+        return mine and not handler_limits.is_paused(self._paused, *kind)
 
     def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool | None:
         """Park no lane: a batch handler has no key."""

@@ -35,7 +35,8 @@ class GroupGate(WorkerGate):
         super().__init__(limits)
         self._turns: dict[int, GroupTurn] = {}
         """The turns whose lanes this claim may lease, by head."""
-        self._parked = 0
+        self._parked = self._freed = self._rested = 0
+        """How many lanes this claim has parked or moved, and taken out of their groups; rests."""
         self._side = 0
         """Whether ready lanes come before those of groups: claims alternate."""
         self._until: dict[str, Millis] = {}
@@ -51,12 +52,23 @@ class GroupGate(WorkerGate):
         left = max(0.0, (at - now) / 1000)
         return left if found is None else min(found, left)
 
-    def begin(self, now: Millis) -> None:
-        """Forget the decisions of an earlier claim, which was rolled back."""
-        super().begin(now)
+    @property
+    def changed(self) -> bool:
+        """Whether the claim changed lanes, also if it leased none."""
+        return self._parked + self._freed + self._rested > 0
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the claim changed so many that it ended before it had looked at all lanes."""
+        return self._parked >= PARKS or self._freed >= PARKS
+
+    def begin(self, tx: StoreTransaction, *, set_limits: bool) -> None:
+        """Forget the decisions of an earlier claim, which was rolled back; read set limits."""
+        super().begin(tx, set_limits=set_limits)
         self._turns.clear()
         self._until.clear()
-        self._parked, self._side = 0, 1 - self._side
+        self._parked = self._freed = self._rested = 0
+        self._side = 1 - self._side
 
     def fits(self, kind: Kind) -> bool:
         """Return whether a message may be claimed before its group is known."""
@@ -66,7 +78,8 @@ class GroupGate(WorkerGate):
 
     def park(self, tx: StoreTransaction, heads: list[tuple[Any, ...]]) -> bool | None:
         """Let the heads of handlers with a key wait for the turns of their groups."""
-        found = [(row, self._limits.handler_of(row[6:])) for row in heads]
+        open_ = [row for row in heads if not self._limits.is_paused(row[6:])]
+        found = [(row, self._limits.handler_of(row[6:])) for row in open_]
         grouped = [(row, each) for row, each in found if each and each.rules.is_grouped]
         grouped = grouped[: PARKS - self._parked]
         if not grouped:
@@ -126,15 +139,28 @@ class GroupGate(WorkerGate):
         return (lane for *_, lane in merge(plain, groups))
 
     def _offered(self, tx: StoreTransaction) -> Iterator[ReadyLane]:
-        """Yield the first lane of each group that may run now."""
+        """Yield the first lane of each group that may run now, after those that leave the group."""
         for turn in turns.ready(tx):
-            if turn.lane_id is None:
-                turns.end(tx, turn)
-            elif not turn.ordinary:
-                lanes.free(tx, [turn.lane_id])
-            elif self._may_run(tx, turn):
-                self._turns[turn.head_seq] = turn
-                yield turn.lane_id, turn.token, turn.careful_to, turn.shared, turn.rank
+            first: GroupTurn | None = turn
+            while first is not None and self._freed < PARKS:
+                freed = self._freed
+                yield from self._offer(tx, first)
+                first = turns.again(tx, first) if self._freed > freed else None
+
+    def _offer(self, tx: StoreTransaction, turn: GroupTurn) -> Iterator[ReadyLane]:
+        """Yield the first lane of a group if it may run now."""
+        if turn.lane_id is None:
+            turns.end(tx, turn)
+        elif not turn.ordinary:
+            self._let_go(tx, turn.lane_id)
+        elif self._may_run(tx, turn):
+            self._turns[turn.head_seq] = turn
+            yield turn.lane_id, turn.token, turn.careful_to, turn.shared, turn.rank
+
+    def _let_go(self, tx: StoreTransaction, lane_id: int) -> None:
+        """Take a lane out of its group, because of its head."""
+        lanes.free(tx, [lane_id])
+        self._freed += 1
 
     def _may_run(self, tx: StoreTransaction, turn: GroupTurn) -> bool:
         handler = self._limits.keyed.get(turns.pattern_of(turn.group))
@@ -146,6 +172,7 @@ class GroupGate(WorkerGate):
         if self._has_no_call_left(tx, call):
             at_once = tx.now + 1  # this claim has taken the last call
             turns.rest(tx, turn, self._until.get(call.bucket, at_once))
+            self._rested += 1
             return False
         return True
 
@@ -166,6 +193,10 @@ class GroupGate(WorkerGate):
         """Return how many rows of a lane to claim: one if its head has a group."""
         head = rows[0]
         turn, handler = self._turns.pop(head[SEQ], None), self._limits.handler_of(head[MESSAGE:])
+        if self._limits.is_paused(head[MESSAGE:]):
+            if turn is not None:
+                self._let_go(tx, lane_id)
+            return 0
         if handler is None or not handler.rules.is_grouped:
             found = super().admit(tx, lane_id, rows, alone=alone)
         else:

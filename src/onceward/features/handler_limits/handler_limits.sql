@@ -24,4 +24,23 @@ CREATE INDEX _onceward_turns_next  ON _onceward_turns (rank, turn)      WHERE du
 CREATE INDEX _onceward_turns_due   ON _onceward_turns (due_at)          WHERE due_at IS NOT NULL;
 CREATE INDEX _onceward_turns_since ON _onceward_turns (rests_since_at)  WHERE rests_since_at IS NOT NULL;
 
+-- Rests and buckets of earlier limits end when a limit is set, removed or paused: a claim begins them again.
+CREATE TRIGGER _onceward_handler_limits_set AFTER INSERT ON _onceward_handler_limits BEGIN
+    UPDATE _onceward_turns SET due_at = NULL, rests_since_at = NULL WHERE due_at IS NOT NULL;
+END;
+
+CREATE TRIGGER _onceward_handler_limits_changed AFTER UPDATE OF per_second, concurrency, paused_at ON _onceward_handler_limits BEGIN
+    UPDATE _onceward_turns SET due_at = NULL, rests_since_at = NULL WHERE due_at IS NOT NULL;
+    DELETE FROM _onceward_rate_limits
+     WHERE OLD.per_second > 0 AND NEW.per_second IS NULL
+       AND (name = 'handler:' || NEW.name OR (name >= 'group:' || NEW.name || char(9) AND name < 'group:' || NEW.name || char(10)));
+END;
+
+CREATE TRIGGER _onceward_handler_limits_removed AFTER DELETE ON _onceward_handler_limits BEGIN
+    UPDATE _onceward_turns SET due_at = NULL, rests_since_at = NULL WHERE due_at IS NOT NULL;
+    DELETE FROM _onceward_rate_limits
+     WHERE OLD.per_second > 0
+       AND (name = 'handler:' || OLD.name OR (name >= 'group:' || OLD.name || char(9) AND name < 'group:' || OLD.name || char(10)));
+END;
+
 CREATE INDEX _onceward_unique_bodies_until ON _onceward_unique_bodies (until_at);

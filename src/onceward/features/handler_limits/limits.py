@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.claim import MESSAGE, Kind
 from onceward.core.handle.signatures import Handler, Handlers
-from onceward.core.rows import claimable
+from onceward.core.rows import claimable, handler_limits
 from onceward.core.rows.claimable import ReadyLane
+from onceward.core.rows.handler_limits import SetLimit
 from onceward.features.handler_limits import rates
 from onceward.features.handler_limits.rates import bucket
 from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.options import PLAIN_RULES
 from onceward.message.times import Rate
 from onceward.message.vocabulary import PARKED
 
@@ -39,16 +42,23 @@ class HandlerLimits:
     The running calls by handler, shared by the workers of one postbox.
 
     A call has a slot from the claim of its message. The rate of calls is counted in the file.
-    *alone* are handlers of which only one in total runs at a time. *free* is called when a slot
-    that a worker has requested is free.
+    *alone* returns the handlers of which only one in total runs at a time. *free* is called when a
+    slot that a worker has requested is free. A limit that is set in the file takes the place of
+    the declared one; each claim compares the rows of its transaction.
     """
 
-    def __init__(self, agent: Handlers, *, alone: frozenset[str], free: Callable[[], None]) -> None:
-        self.handler_of = lru_cache(KINDS)(lambda kind: find_handler(agent.handlers, *kind))
-        self.keyed = {each.pattern: each for each in agent.handlers if each.rules.is_grouped}
-        """The handlers whose limits apply to each group, by pattern."""
-        self._alone, self._free = alone, free
+    def __init__(
+        self,
+        agent: Handlers,
+        *,
+        alone: Callable[[Sequence[Handler]], frozenset[str]],
+        free: Callable[[], None],
+    ) -> None:
+        self._declared, self._find_alone, self._free = agent.handlers, alone, free
         self._lock = forks.new_lock()
+        self._set: list[SetLimit] = []
+        """The limits that the file sets, as of the last claim."""
+        self._use(agent.handlers)
         self._taken = Counter[str]()
         self._missed = False
         """Whether a worker was refused since a slot became free."""
@@ -56,6 +66,34 @@ class HandlerLimits:
         """For handlers that have reached their rate, by bucket: when the next call is allowed."""
         self._unused = Counter[str]()
         """Calls that were counted in the file but not made, by bucket."""
+
+    def follow(self, tx: StoreTransaction, *, set_limits: bool) -> None:
+        """Apply the limits and pauses that the file sets at a claim, if they have changed."""
+        if not (set_limits or self._set):
+            return
+        found = handler_limits.all_of(tx.rows)
+        if found == self._set:
+            return
+        by_name = {each.name: each for each in found}
+        paused = [each.name for each in found if each.paused]
+        self._use([_limited(each, by_name.get(each.pattern)) for each in self._declared], paused)
+        with self._lock:
+            self._set = found
+            self._next_at.clear()
+        declared = {each.pattern: each.rules for each in self._declared}
+        for each in found:
+            if each.paused or each.name in declared:
+                rules = declared.get(each.name, PLAIN_RULES)
+                handler_limits.note_applied(tx, each.name, rules.rate, rules.concurrency)
+
+    def _use(self, handlers: Sequence[Handler], paused: Sequence[str] = ()) -> None:
+        """Find handlers among these, which have their present limits."""
+        self.handler_of = lru_cache(KINDS)(lambda kind: find_handler(handlers, *kind))
+        self.is_paused = lru_cache(KINDS)(lambda kind: handler_limits.is_paused(paused, *kind))
+        """Whether the file pauses the type or topic of a message."""
+        self.keyed = {each.pattern: each for each in handlers if each.rules.is_grouped}
+        """The handlers whose limits apply to each group, by pattern."""
+        self._alone = self._find_alone(handlers)
 
     def places(self, handler: Handler) -> tuple[str, int | None]:
         """Return the name under which calls of a handler are counted, and their maximum."""
@@ -128,6 +166,15 @@ class HandlerLimits:
         return None if first is None else max(0.0, (first - now) / 1000)
 
 
+def _limited(handler: Handler, found: SetLimit | None) -> Handler:
+    """Return a handler with the limits that are set for it."""
+    if found is None or handler.rules.batch is not None:
+        return handler
+    rate, concurrency = found.rate or handler.rules.rate, found.concurrency
+    concurrency = handler.rules.concurrency if concurrency is None else concurrency
+    return replace(handler, rules=replace(handler.rules, rate=rate, concurrency=concurrency))
+
+
 class AdmittedCall(NamedTuple):
     """A call of a handler, and the bucket of its rate."""
 
@@ -156,6 +203,16 @@ class WorkerGate:
         self._missed = False
         """Whether this claim found a handler's slots taken, in any postbox of the file."""
 
+    @property
+    def changed(self) -> bool:
+        """Whether the claim changed lanes, also if it leased none."""
+        return False
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the claim changed so many that it ended before it had looked at all lanes."""
+        return False
+
     def wait(self, now: Millis) -> float | None:
         """Return the seconds until a claim may find messages again."""
         rated = self._limits.wait(now)
@@ -165,15 +222,18 @@ class WorkerGate:
 
     # -- a claim ----------------------------------------------------------------------------
 
-    def begin(self, now: Millis) -> None:
-        """Forget the decisions of an earlier claim, which was rolled back."""
+    def begin(self, tx: StoreTransaction, *, set_limits: bool) -> None:
+        """Forget the decisions of an earlier claim, which was rolled back; read set limits."""
         self._counted = False
         self.leave()
-        self._left, self._now, self._leased, self._missed = {}, now, None, False
-        self._limits.forget_waits(now)
+        self._left, self._now, self._leased, self._missed = {}, tx.now, None, False
+        self._limits.forget_waits(tx.now)
+        self._limits.follow(tx, set_limits=set_limits)
 
     def fits(self, kind: Kind) -> bool:
         """Return whether a message may be claimed, without reading the file."""
+        if self._limits.is_paused(kind):
+            return False
         handler = self._limits.handler_of(kind)
         if handler is None:
             return True
@@ -201,6 +261,8 @@ class WorkerGate:
         """Return how many rows of a lane to claim; their calls then have a slot."""
         del lane_id, alone
         for index, row in enumerate(rows):
+            if self._limits.is_paused(row[MESSAGE:]):
+                return index
             handler = self._limits.handler_of(row[MESSAGE:])
             if handler is None:
                 continue

@@ -121,6 +121,12 @@ def ready(tx: StoreTransaction) -> Iterator[GroupTurn]:
             return
 
 
+def again(tx: StoreTransaction, turn: GroupTurn) -> GroupTurn | None:
+    """Return a turn with the lane that is its group's first now; None if the group rests."""
+    named = {"rank": turn.rank, "turn": turn.turn - 1, "last": turn.turn, "limit": 1}
+    return next((GroupTurn(*row) for row in tx.rows(READY, named)), None)
+
+
 def end(tx: StoreTransaction, turn: GroupTurn) -> None:
     """End the turn of a group whose first lane is leased, or gone."""
     named = {"group": turn.group, "rank": turn.rank}

@@ -8,14 +8,16 @@ from dataclasses import asdict, dataclass
 from typing import Final, cast
 
 from onceward.core.contract import Opening
-from onceward.core.rows import limits
+from onceward.core.rows import handler_limits, limits
 from onceward.core.run.engine_loop import RuntimeDeps
 from onceward.errors import InvalidArgument
 from onceward.features.limits import stored
 from onceward.features.limits.stored import DropRecord, Limit
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checks_arguments
-from onceward.message.times import GivenRate
+from onceward.message.clock import Millis
+from onceward.message.times import GivenRate, Rate, read_rate
+from onceward.message.topics import check_pattern
 from onceward.message.vocabulary import (
     LIMIT_SCOPES,
     OVERFLOWS,
@@ -25,19 +27,29 @@ from onceward.message.vocabulary import (
 )
 
 WHOLE: Final = ("outbox", "store")
-RATES: Final = {"send": 1, "accept": 100}
+RATES: Final = {"send": 1, "accept": 100, "handler": 1}
 """Burst of a numeric rate, by scope."""
-KEYWORDS: Final = {"send": ("rate", "burst"), "accept": ("rate", "burst"), "file": ("size",)}
+KEYWORDS: Final = {
+    "send": ("rate", "burst"),
+    "accept": ("rate", "burst"),
+    "file": ("size",),
+    "handler": ("rate", "burst", "concurrency"),
+}
 """Keywords of a limit by scope; for other scopes ``messages`` and ``size``."""
-LIST: Final = """
-SELECT scope, name, max_messages, max_bytes, NULL, NULL, overflow
+NO_CALLS: Final = "NULL, NULL, NULL, NULL, NULL, NULL, NULL"
+LIST: Final = f"""
+SELECT scope, name, max_messages, max_bytes, NULL, NULL, overflow, {NO_CALLS}
   FROM _onceward_limits
  UNION ALL
-SELECT name, '', NULL, NULL, per_second, burst, 'reject'
+SELECT name, '', NULL, NULL, per_second, burst, 'reject', {NO_CALLS}
   FROM _onceward_rate_limits
  WHERE name IN ('send', 'accept')
  UNION ALL
-SELECT 'file', '', NULL, max_file_bytes, NULL, NULL, 'reject'
+SELECT 'handler', name, NULL, NULL, per_second, burst, 'reject', concurrency, paused_at,
+       changed_at, applied_at, declared_per_second, declared_burst, declared_concurrency
+  FROM _onceward_handler_limits
+ UNION ALL
+SELECT 'file', '', NULL, max_file_bytes, NULL, NULL, 'reject', {NO_CALLS}
   FROM _onceward_file_info
  WHERE max_file_bytes IS NOT NULL
  ORDER BY 1, 2
@@ -55,9 +67,21 @@ class LimitInfo:
     size: int | None
     """Bytes."""
     rate: float | None
-    """Messages a second."""
+    """Messages a second; for a handler calls a second."""
     burst: float | None
     overflow: Overflow
+    concurrency: int | None = None
+    """Calls of a handler at once."""
+    paused_at: Millis | None = None
+    """Since when the type is paused, for the scope ``handler``."""
+    changed_at: Millis | None = None
+    """When the limit of a handler was set, or its pause began or ended."""
+    applied_at: Millis | None = None
+    """When a worker with this handler first claimed under the change; None: none has."""
+    declared_rate: float | None = None
+    """The limits that the code of that worker declares; None for no limit."""
+    declared_burst: float | None = None
+    declared_concurrency: int | None = None
 
 
 @checks_arguments()
@@ -76,6 +100,7 @@ class Limits:
         size: int | None = None,
         rate: GivenRate | None = None,
         burst: float | None = None,
+        concurrency: int | None = None,
         overflow: Overflow = "reject",
     ) -> None:
         """
@@ -95,6 +120,11 @@ class Limits:
         too fast gets RateLimited; a peer gets the time to push again, and its retries are not
         counted.
 
+        ``handler`` limits the calls of the handler that is registered for *name* (type, topic or
+        pattern): their *rate*, and their *concurrency*, over all processes. It takes the place of
+        what the code declares, from the next claim of each worker on; what is not given stays as it
+        is. After ``remove`` the declared limits hold again. With a ``key``, it limits each group.
+
         ``file`` accepts new messages only while less than *size* bytes of the file are in
         use; stored ones are still delivered. At 90 % the event ``nearly_full`` is emitted.
 
@@ -103,8 +133,12 @@ class Limits:
 
         """
         given = {"messages": messages, "size": size, "rate": rate, "burst": burst}
-        _check(scope, overflow, given)
-        if rate is not None:
+        _check(scope, overflow, given | {"concurrency": concurrency})
+        if scope == "handler":
+            if burst is not None and rate is None:
+                raise InvalidArgument("burst= needs rate=")
+            self._set_handler(check_pattern(name), rate, burst, concurrency)
+        elif rate is not None:
             self._set_rate(scope, rate, burst)
         elif scope == "file":
             self._change(lambda tx: stored.set_file(tx, cast("int", size)))
@@ -114,14 +148,32 @@ class Limits:
             self._change(lambda tx: limits.save(tx, asdict(limit)))
 
     def _set_rate(self, scope: str, rate: GivenRate, burst: float | None) -> None:
-        from onceward.message.times import read_rate  # noqa: PLC0415 - rarely needed
-
-        read = read_rate("rate", rate, burst=RATES[scope])
-        at_once = read.burst if burst is None else burst
+        read, at_once = _read(scope, rate, burst)
         self._change(lambda tx: stored.set_rate(tx, scope, read.per_second, at_once))
 
+    def _set_handler(
+        self, name: str, rate: GivenRate | None, burst: float | None, concurrency: int | None
+    ) -> None:
+        limit = None
+        if rate is not None:
+            read, at_once = _read("handler", rate, burst)
+            if not (at_once >= 1 and at_once == int(at_once)):
+                msg = f"burst={at_once!r}: a whole number of calls may begin at once"
+                raise InvalidArgument(msg)
+            limit = Rate(int(at_once), read.per_second)
+        self._change(lambda tx: handler_limits.save(tx, name, limit, concurrency))
+        self._db.notifier.notify("in")
+
     def remove(self, scope: Scope, name: str = "") -> bool:
-        """Remove a limit, and send messages that only it held back; return whether it existed."""
+        """
+        Remove a limit, and send messages that only it held back; return whether it existed.
+
+        For the scope ``handler`` the declared limits hold again; a pause of its type stays.
+        """
+        if scope == "handler":
+            gone = self._change(lambda tx: handler_limits.remove(tx, name))
+            self._db.notifier.notify("in")
+            return gone
         if scope in RATES:
             return self._change(lambda tx: stored.remove_rate(tx, scope))
         if scope == "file":
@@ -129,7 +181,7 @@ class Limits:
         return self._change(lambda tx: limits.remove(tx, scope, _name(scope, name)))
 
     def list(self) -> list[LimitInfo]:
-        """Return all limits, by scope and name."""
+        """Return all limits by scope and name, and with the scope ``handler`` the paused types."""
         return [LimitInfo(*row) for row in self._db.read(LIST)]
 
     def fullness(self) -> dict[str, tuple[int, int]]:
@@ -147,6 +199,12 @@ class Limits:
         return bool(changed)
 
 
+def _read(scope: str, rate: GivenRate, burst: float | None) -> tuple[Rate, float]:
+    """Return a rate, and how many messages or calls may come at once."""
+    read = read_rate("rate", rate, burst=RATES[scope])
+    return read, read.burst if burst is None else burst
+
+
 def _name(scope: str, name: str) -> str:
     return "" if scope in WHOLE else name or "*"
 
@@ -158,7 +216,8 @@ def _check(scope: str, overflow: str, given: Mapping[str, object]) -> None:
     if alien:
         msg = f"a limit of {scope} takes {' and '.join(takes)}, not {' and '.join(alien)}"
         raise InvalidArgument(msg)
-    numbers = [given[name] for name in ("messages", "size") if given[name] is not None]
+    counted = ("messages", "size", "concurrency")
+    numbers = [given[name] for name in counted if given[name] is not None]
     wrong = (
         scope not in (*LIMIT_SCOPES, *KEYWORDS)
         or overflow not in OVERFLOWS
@@ -169,7 +228,8 @@ def _check(scope: str, overflow: str, given: Mapping[str, object]) -> None:
         kinds, policies = ", ".join(LIMIT_SCOPES), ", ".join(OVERFLOWS)
         raise InvalidArgument(
             f"a limit needs messages= or size= (bytes), from 1, for {kinds}; size= for file; "
-            f"rate= for send or accept; overflow= is one of {policies} (a store rejects)"
+            f"rate= for send or accept; rate= or concurrency= for handler; "
+            f"overflow= is one of {policies} (a store rejects)"
         )
 
 

@@ -85,6 +85,10 @@ Table limits:
     _db, _agent, _seq, scope, name, max_messages, max_bytes, overflow, used_by, messages, bytes,
     _epoch
 
+Table handler_limits:
+    _db, _agent, _seq, name, per_second, burst, concurrency, paused_at, changed_at, applied_at,
+    declared_per_second, declared_burst, declared_concurrency, _epoch
+
 Table acknowledgments:
     _db, _agent, _seq, message_id, correlation_id, channel, participant, status, detail,
     first_at, at, _epoch

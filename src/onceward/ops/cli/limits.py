@@ -12,15 +12,24 @@ from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Burst, Limit, Rate, said
 
-WHICH = "Which session, recipient/lane or channel; a star, or no name, limits each one separately."
+WHICH = (
+    "Which session, recipient/lane or channel; a star, or no name, limits each one separately. "
+    "For a handler, the type, topic or pattern that it is registered for."
+)
 Scope = Annotated[LimitScope | FileScope, said("The limited quantity.")]
 Name = Annotated[str, said(WHICH, allow_leading_hyphen=True)]
 
 
-@command("scope", "name", "messages", "size", "rate", "burst", "overflow")
+@command(
+    "scope", "name", "messages", "size", "rate", "burst", "overflow", "concurrency",
+    "paused_at", "changed_at", "applied_at",
+    "declared_rate", "declared_burst", "declared_concurrency",
+)  # fmt: skip
 def ls(box: Postbox, /) -> Found:
     """
-    List the limits.
+    List the limits, and the paused types.
+
+    A limit that is set for a handler shows what the code declares, once a worker has applied it.
 
     Example: onceward limits ls
     """
@@ -38,13 +47,15 @@ def set_(
     size: int | None = None,
     rate: Rate = None,
     burst: Burst = None,
+    concurrency: int | None = None,
     overflow: Overflow = "reject",
 ) -> None:
     """
     Set the limit of one scope, for every process that writes the file.
 
     Pending messages are limited by number and by size, the file by size, its sends and the messages
-    that it accepts from each sender by rate.
+    that it accepts from each sender by rate, a handler by the rate of its calls and by how many run
+    at once: running workers follow, and what is not given stays.
 
     Example: onceward limits set session '*' --messages 1000 --overflow hold
 
@@ -52,14 +63,24 @@ def set_(
 
     Example: onceward limits set file --size 1000000000
 
+    Example: onceward limits set handler resize --rate 10/s --concurrency 2
+
     Args:
         messages: Maximum number of messages.
         size: Maximum bytes of frames, or of the file.
+        concurrency: Maximum number of calls of the handler at once.
         overflow: Policy at the limit.
 
     """
     box.limits.set(
-        scope, name, messages=messages, size=size, rate=rate, burst=burst, overflow=overflow
+        scope,
+        name,
+        messages=messages,
+        size=size,
+        rate=rate,
+        burst=burst,
+        concurrency=concurrency,
+        overflow=overflow,
     )
 
 
@@ -67,6 +88,8 @@ def set_(
 def remove(box: Postbox, scope: Scope, name: Name = "", /) -> None:
     """
     Remove a limit; messages that only this limit held back are sent.
+
+    For a handler, the limits that its code declares hold again.
 
     Example: onceward limits remove session '*'
     """
