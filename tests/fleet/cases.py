@@ -23,6 +23,7 @@ from onceward.fleet.states import (
     TAKEN_DEAD,
 )
 from onceward.fleet.verdicts import Rules
+from onceward.message.ids import KEYED
 
 NOW = 10_000_000_000
 GRACE = 900.0
@@ -38,6 +39,11 @@ Row = dict[str, Any]
 def minted(at: int) -> str:
     """Return an id as agents mint them, of a moment."""
     return f"{at >> 16:08x}-{at & 0xFFFF:04x}-7000-8000-{at:012x}"
+
+
+def keyed(number: int) -> str:
+    """Return an id of a message with a key."""
+    return f"{KEYED}000-8000-{number:012x}"
 
 
 def out(state: str, ended: int | None = None, **more: Any) -> Row:
@@ -222,6 +228,18 @@ ELSEWHERE: dict[str, tuple[str, tuple[str, str], str, list[Row]]] = {
     ),
     "its id is its sender's own, whose dedup records are kept": (
         "lost", ("alice", "pruned"), "0-chosen", [out("acked", OLD)],
+    ),
+    "its key's dedup record may have been pruned": (
+        "forgotten", ("alice", "pruned"), keyed(1), [out("acked", OLD)],
+    ),
+    "its key was used after the pruned dedup records": (
+        "lost", ("alice", "pruned"), keyed(2), [out("acked", OLD + 2000, at=OLD + 2000)],
+    ),
+    "the sender's outbox was pruned of a key": (
+        "forgotten", ("tidied", "bob"), keyed(3), [taken("processed"), mark()],
+    ),
+    "a key was used after the pruning": (
+        "orphan", ("tidied", "bob"), keyed(4), [taken("processed"), mark(at=OLD + 2000)],
     ),
     "the sender's outbox was pruned": (
         "forgotten", ("tidied", "bob"), minted(OLD), [taken("processed"), mark()],

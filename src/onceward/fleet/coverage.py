@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from onceward.fleet.evidence import number_of
 from onceward.message.clock import Millis
-from onceward.message.ids import time_prefix
+from onceward.message.ids import moment_of, time_prefix
 
 OpenVerdict = Literal["no_sender_row", "no_recipient_row"]
 """The question for a message without a row on one side: pruned, or never there?"""
@@ -66,6 +66,8 @@ class Coverage(NamedTuple):
     pruned_at: Millis = 0
     upto_at: Millis = ALWAYS
     """The files that were read have no later events."""
+    horizon_at: Millis = 0
+    """The moment of the horizon id: dedup records of keys used until then may have been pruned."""
 
 
 class CoverageIndex:
@@ -95,7 +97,7 @@ class CoverageIndex:
         known, upto = int(bool(others)), self._upto(others)
         if verdict == "no_recipient_row":
             horizon = max((self._horizon(one, sender) for one in others), default="")
-            return Coverage(known, horizon, upto_at=upto)
+            return Coverage(known, horizon, upto_at=upto, horizon_at=moment_of(horizon))
         pruned = max(
             (copy.pruned_at or 0 for one in others for copy in self._copies[one]), default=0
         )

@@ -57,10 +57,11 @@ SELECT DISTINCT verdict, sender, recipient, file FROM messages WHERE verdict IN 
 COVERAGE: Final = """
 CREATE TEMP TABLE coverage (
     of_verdict, of_sender, of_recipient, of_file, known, horizon_id, pruned_id, pruned_at, upto_at,
+    horizon_at,
     PRIMARY KEY (of_verdict, of_sender, of_recipient, of_file)
 ) WITHOUT ROWID
 """
-COVER: Final = "INSERT INTO temp.coverage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+COVER: Final = "INSERT INTO temp.coverage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 COMPLETE: Final = f"""
 UPDATE messages SET verdict = {FINAL_VERDICT}
   FROM temp.coverage AS c

@@ -29,7 +29,7 @@ from onceward.fleet.evidence import (
 )
 from onceward.fleet.register import Known, gone, reading_of
 from onceward.fleet.states import LOGGED_IN, LOGGED_OUT, LOST_MARK
-from onceward.fleet.verdict_sql import MINTED
+from onceward.fleet.verdict_sql import PRUNABLE
 
 if TYPE_CHECKING:
     from onceward.fleet.ship import LoggedFile, ShippedLog
@@ -48,7 +48,7 @@ MAY_BE_PRUNED: Final[Mapping[str, str]] = {
     "outbox": "coalesce(ended_at, :clock) < :pruned_at",
     **dict.fromkeys(
         ("inbox", "processed"),
-        f"({MINTED} AND id <= coalesce("
+        f"({PRUNABLE} AND id <= coalesce("
         "(SELECT h.horizon_id FROM temp.horizons AS h WHERE h.of_sender = sender), ''))",
     ),
 }

@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from onceward.fleet.states import IN_STATES, OUT_STATES, OUTCOMES, spelt
+from onceward.message import ids
 
 KEY: Final = ("sender", "recipient", "id")
 OPEN_VERDICTS: Final = ("no_sender_row", "no_recipient_row")
 """Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
-MINTED: Final = (
+PRUNABLE: Final = (
     "(length(id) = 36 AND substr(id, 9, 1) = '-' AND substr(id, 15, 1) = '7'"
     " AND substr(id, 20, 1) IN ('8', '9', 'a', 'b'))"
 )
+"""Ids whose dedup records are pruned."""
+KEYED: Final = f"substr(id, 1, {len(ids.KEYED)}) = '{ids.KEYED}'"
+"""Ids of messages with a key, which have no time: the key's owner may use it again."""
+MINTED: Final = f"({PRUNABLE} AND NOT {KEYED})"
 """
-Ids that sort by time, and whose dedup records are therefore pruned. All others were chosen by a
-sender: two tenants may have chosen the same.
+Ids that sort by time. All others were chosen by a sender, or are those of a key: two tenants may
+have chosen the same.
 """
 KEPT: Final = "(in_state = 6)"
 """
@@ -81,7 +86,8 @@ WHEN 'no_recipient_row' THEN CASE
     WHEN ended_at > {{cutoff}}                              THEN 'in_flight'
     WHEN ended_at > upto_at - {{grace}}                     THEN 'unwitnessed'
     WHEN known = 0                                          THEN 'unwitnessed'
-    WHEN {MINTED} AND id <= horizon_id                      THEN 'forgotten'
+    WHEN {KEYED} AND created_at > horizon_at                THEN 'lost'
+    WHEN {PRUNABLE} AND id <= horizon_id                    THEN 'forgotten'
     ELSE 'lost' END
 ELSE verdict END"""
 DELETED: Final = "nothing, deleted"

@@ -16,6 +16,10 @@ from onceward.message.clock import Clock, Millis
 
 OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 """Ids that sort by time; dedup records of other ids are never pruned."""
+KEYED: Final = "00000000-0000-7"
+"""Start of the ids of messages with a key, which sort before all others."""
+AHEAD: Final[Millis] = 60_000
+"""How far the clock of a message's sender may be ahead."""
 IdSource = Callable[[], str]
 """Return a new message id on each call."""
 
@@ -44,6 +48,11 @@ def time_prefix(at: Millis) -> str:
     """Return the prefix of UUIDv7s of a moment, which sorts before those of later moments."""
     stamp = f"{at:012x}"
     return f"{stamp[:8]}-{stamp[8:]}"
+
+
+def moment_of(message_id: str) -> Millis:
+    """Return the moment in an id that sorts by time, or in its prefix; 0 for none."""
+    return int(message_id[:8] + message_id[9:13], 16) if message_id else 0
 
 
 def new_id_at(at: Millis, seed: str) -> str:

@@ -174,7 +174,11 @@ class History:
 
     def send(self, sent: Sent) -> None:
         """Note a send and what its caller was told."""
-        self.sent.setdefault(sent.id, sent)
+        known = self.sent.get(sent.id)
+        if known is None or known.word == "denied":  # a key, which is the same id again
+            self.sent[sent.id] = sent
+        elif "promised" == sent.word:
+            known.word = sent.word
         self.reached[f"send {sent.word}"] += 1
 
     def resolved(self, message_id: str, state: str, *, remembers: bool) -> None:

@@ -14,7 +14,9 @@ from tests.proof.simulation.world import Simulation
 
 from onceward.api.agent import Agent
 from onceward.api.contexts import Context
+from onceward.core.send.compose import named_id
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
+from onceward.message.frame import FrameHeaders
 from onceward.message.options import PLAIN_RULES, HandlerRules
 
 LANES: Final = ("", "", "red", "blue")
@@ -93,7 +95,7 @@ def send_group(
     world: Simulation, process: Process, recipient: str, spans: Sequence[dict[str, Any]]
 ) -> list[Sent]:
     """Send messages with such options to one recipient; return them as they were promised."""
-    messages = [_message(world, process.agent) for _ in spans]
+    messages = [_message(world, process.agent, keyed=False) for _ in spans]
     for message, options in zip(messages, spans, strict=True):
         sent = message.sent
         sent.recipient, sent.ordered, sent.mortal = recipient, False, "ttl" in options
@@ -155,7 +157,7 @@ def _send_again(world: Simulation, process: Process, asked: dict[str, AskedMessa
         asked.pop(sent.id, None)
 
 
-def _message(world: Simulation, name: str) -> AskedMessage:
+def _message(world: Simulation, name: str, *, keyed: bool = True) -> AskedMessage:
     rng, number = world.rng, world.place()
     recipient = rng.choice([other for other in world.agents if other != name] or [name])
     if world.engines and world.luck.random() < TO_ITSELF:
@@ -173,6 +175,8 @@ def _message(world: Simulation, name: str) -> AskedMessage:
     message_id = world.mint.new(name) if rng.randrange(6) else f"own-{number}"
     if message_id.startswith("own") or not rng.randrange(4):
         options["message_id"] = message_id
+    elif keyed and "key" in options:
+        message_id = _id_of_key(name, recipient, options["key"])
     else:
         world.mint.next.setdefault(name, []).append(message_id)
     world.history.minted.add(message_id)
@@ -184,12 +188,18 @@ def _message(world: Simulation, name: str) -> AskedMessage:
         place,
         number,
         "maybe",
-        ordered="delay" not in options,
+        ordered=not options.keys() & {"delay", "key"},
         mortal="ttl" in options,
     )
     if not world.weather.remembers and ("ttl" in options or body["do"] == "drop"):
         sent.excused = "its end was forgotten"
     return AskedMessage(sent, body, options)
+
+
+def _id_of_key(sender: str, recipient: str, key: str) -> str:
+    """Return the id of the message with a key."""
+    of = FrameHeaders(sender, recipient, "json", key=key)
+    return named_id(of, recipient, None)
 
 
 def _told(

@@ -26,7 +26,7 @@ from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Duplicate, Received, Rejected
 from onceward.message.frame import Frame, keep_until_handled, session_and_type
-from onceward.message.ids import OWN_ID
+from onceward.message.ids import KEYED
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, Verdict, downgrade
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import QUESTION, reason_text
@@ -419,13 +419,13 @@ def _taken(tx: StoreTransaction, sender: str, frame: Frame, policy: InboxPolicy)
 
 
 def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
-    """Record messages that a restart may drop, and caller-chosen ids that look like ours."""
+    """Record messages that a restart may drop, and those whose dedup record is never pruned."""
     fleeting: list[tuple[str, str]] = []
     chosen: list[tuple[str, str]] = []
     for frame in frames:
         if frame.__pydantic_extra__ and frame.ephemeral:
             fleeting.append((sender, frame.id))
-        if frame.chosenid and OWN_ID.fullmatch(frame.id):
+        if (frame.chosenid or frame.id.startswith(KEYED)) and judge.outlasts_pruning(frame, tx.now):
             chosen.append((sender, frame.id))
     if fleeting:
         inbox.note_ephemeral(tx, fleeting)

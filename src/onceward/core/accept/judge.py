@@ -9,6 +9,7 @@ holds what that builds on. All else is a fork, which the sender answers with a n
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
@@ -22,7 +23,7 @@ from onceward.errors import InvalidMessage, Refused
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import EDITS, Frame, body_size
-from onceward.message.ids import OWN_ID
+from onceward.message.ids import AHEAD, KEYED, OWN_ID, time_prefix
 from onceward.message.names import agent_name, byte_length, quoted
 from onceward.message.parcel import (
     NETWORK_RULE,
@@ -287,12 +288,7 @@ def allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]:
 
 def refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
     """Return why a frame is permanently refused; empty if it is not."""
-    if (
-        horizon is not None
-        and examined.carried.id <= horizon
-        and OWN_ID.fullmatch(examined.carried.id)
-        and not (examined.frame is not None and examined.frame.chosenid)
-    ):
+    if horizon is not None and _may_be_pruned(examined, horizon):
         return reason_text("stale", PRUNED)
     if (
         examined.frame is not None
@@ -301,3 +297,31 @@ def refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
     ):
         return reason_text("expired", "its time to live ran out on the way")
     return examined.problem
+
+
+def _may_be_pruned(examined: ParsedFrame, horizon: str) -> bool:
+    """Return whether the dedup record of a frame may have been pruned."""
+    message_id, frame = examined.carried.id, examined.frame
+    if OWN_ID.fullmatch(message_id) is None or (frame is not None and frame.chosenid):
+        return False
+    if frame is None or not message_id.startswith(KEYED):
+        return message_id <= horizon
+    return frame.time is not None and time_prefix(_millis(frame.time)) <= horizon
+
+
+def outlasts_pruning(frame: Frame, now: Millis) -> bool:
+    """
+    Return whether the dedup record of a message must be kept forever.
+
+    Either its sender chose an id that looks like ours, or it has a key and its moment is unknown or
+    ahead: the moment could be later than the horizon id when the record is pruned.
+    """
+    if OWN_ID.fullmatch(frame.id) is None:
+        return False
+    if frame.id.startswith(KEYED):
+        return frame.chosenid or frame.time is None or _millis(frame.time) > now + AHEAD
+    return frame.chosenid
+
+
+def _millis(moment: datetime) -> Millis:
+    return round(1000 * moment.timestamp())

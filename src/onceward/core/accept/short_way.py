@@ -22,7 +22,7 @@ from onceward.errors import LeaseLost
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.ids import OWN_ID
+from onceward.message.ids import KEYED, OWN_ID
 from onceward.message.parcel import Answer, Parcel, Receipt
 
 Row = Callable[[Frame, ParsedFrame, int, Millis], InboxRow]
@@ -94,6 +94,8 @@ class PlainArrival(Arrival):
             [allowed] = judge.allowed([self._examined], found.rule)
             if allowed.problem:
                 return None
+        if frame.id.startswith(KEYED) and judge.outlasts_pruning(frame, tx.now):
+            return None
         self._stream = found.stream
         name = frame.partitionkey or frame.session
         free = claimable.find_free(tx, parcel.sender, name, frame.priority, session=frame.session)

@@ -478,11 +478,6 @@ class OutgoingMessage(NamedTuple):
         """The whole frame, with its body."""
         return self.frame if self.body is None else f"{self.frame}{self.body}}}"
 
-    @property
-    def caller_chose_id(self) -> bool:
-        """Whether the caller chose the id or a key, so that the message may be a repetition."""
-        return self.headers.chosen_id or self.headers.key is not None
-
 
 class OutboxRow(NamedTuple):
     """A message on its way out, as the dispatcher reads it."""

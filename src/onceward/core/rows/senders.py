@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 
 from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
-from onceward.message.ids import time_prefix
+from onceward.message.ids import AHEAD, KEYED, time_prefix
 from onceward.message.parcel import Receipt
 from onceward.message.vocabulary import Outcome
 
@@ -85,15 +85,23 @@ def mark_one(
 
 # Only dedup records of ids that we minted are pruned, below the horizon id: others, and ids that
 # their sender chose, are kept forever. An id is also pruned by its own time: one from a fast clock
-# stays until that time, so that the horizon never passes the present.
+# stays until that time, so that the horizon never passes the present. An id that its sender derived
+# from a key has no time: its message was sent at most AHEAD after it was processed. The record of a
+# dead letter with such an id stays with it: the key may be used again, for the same id.
 HEX: Final = "[0-9a-f]"
 MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
 PRUNABLE: Final = f"""
-SELECT seq, sender, message_id FROM _onceward_processed_messages
+SELECT seq, sender, message_id, processed_at FROM _onceward_processed_messages
  WHERE processed_at < :before AND message_id GLOB '{MINTED}' AND message_id < :young
    AND NOT EXISTS (SELECT 1 FROM _onceward_chosen_ids AS c
                     WHERE c.sender = _onceward_processed_messages.sender
                       AND c.id = _onceward_processed_messages.message_id)
+   AND (message_id NOT GLOB '{KEYED}*'
+        OR (processed_at < :before - {AHEAD}
+            AND NOT EXISTS (SELECT 1 FROM _onceward_dead_letters AS d
+                             WHERE d.origin = 'inbox'
+                               AND d.peer = _onceward_processed_messages.sender
+                               AND d.id = _onceward_processed_messages.message_id)))
 """
 OLD_MARKS: Final = f"{PRUNABLE} AND seq > :after AND seq <= :last"
 ARCHIVED_MARKS: Final = (
@@ -105,12 +113,20 @@ SELECT seq, processed_at < :before FROM _onceward_processed_messages
 """
 
 
+SENT_BEFORE: Final = (
+    f"printf('%08x-%04x', (processed_at + {AHEAD}) >> 16, (processed_at + {AHEAD}) & 65535)"
+)
+
+
 def _moving_horizon(marks: str) -> str:
     """Return the statement that advances the horizon id beyond *marks*."""
     # Messages of an agent to itself have no stream, only a horizon.
     return f"""
 INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, horizon_id, updated_at)
-SELECT sender, '', 0, '', max(message_id), :before FROM ({marks}) WHERE true GROUP BY sender
+SELECT sender, '', 0, '', max(CASE WHEN message_id GLOB '{KEYED}*' THEN {SENT_BEFORE}
+                                   ELSE message_id END),
+       :before
+  FROM ({marks}) WHERE true GROUP BY sender
     ON CONFLICT (sender) DO UPDATE SET horizon_id = max(horizon_id, excluded.horizon_id)
 """
 

@@ -26,6 +26,7 @@ from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Enqueued
 from onceward.message.frame import Frame
+from onceward.message.ids import KEYED
 from onceward.message.names import quoted
 from onceward.message.options import PLAIN, MessageOptions
 from onceward.message.record import Ticket
@@ -105,7 +106,8 @@ class Outbox:
 
         """
         try:
-            if message.caller_chose_id:
+            of = message.headers
+            if of.key is not None or of.chosen_id:
                 _refuse_dead(tx, message)
             if self.admission.unlimited or self._unlimited(tx):
                 try:
@@ -304,7 +306,8 @@ def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """
     beside = message.body is not None and message.body_id is None
     stored = _with_body(tx, message) if beside else message
-    if tx.batching and stored.body_id is None and not stored.caller_chose_id:
+    may_be_known = stored.headers.chosen_id or stored.headers.key is not None
+    if tx.batching and stored.body_id is None and not may_be_known:
         outbox.gather(tx, stored)
         return stored.id
     try:
@@ -366,7 +369,7 @@ def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
             reason="sent before",
         )
     [(known_id, frame)] = known
-    if message.repeatable and known_id == message.id and message.headers.key is None:
+    if message.repeatable and known_id == message.id:
         raise IdTaken(message.id)
     differs = tuple(_differences(Frame.parse(frame), message))
     if not differs:
@@ -378,9 +381,14 @@ def _key_of(message: OutgoingMessage) -> str:
     return f"key {quoted(message.headers.key)} to {message.recipient}"
 
 
+def _is_same_id(message: OutgoingMessage, known_id: str) -> bool:
+    """Return whether a message collides with a known one by its id, not by its key."""
+    return known_id == message.id and not message.id.startswith(KEYED)
+
+
 def _conflict(message: OutgoingMessage, known_id: str, differs: tuple[str, ...]) -> Conflict:
     """Return the error that names the id or key of another message."""
-    by_id = known_id == message.id
+    by_id = _is_same_id(message, known_id)
     name = "id" if by_id else "key"
     said = f"id {message.id}" if by_id else _key_of(message)
     msg = (
@@ -415,7 +423,7 @@ def _differences(known: Frame, message: OutgoingMessage) -> Iterator[str]:
 def _refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Raise Conflict if the id or key is a dead letter: it is replayed, not sent again."""
     for (dead,) in outbox.dead_of_id_or_key(tx, message.id, message.recipient, message.headers.key):
-        by_id = dead == message.id
+        by_id = _is_same_id(message, dead)
         what = f"id {dead}" if by_id else _key_of(message)
         name = "id" if by_id else "key"
         msg = f"{what} is dead letter {dead}: replay it, or choose another {name}"

@@ -32,7 +32,7 @@ from onceward.message.frame import (
     render_head,
     split_digest,
 )
-from onceward.message.ids import OWN_ID, IdSource, RepeatableIds
+from onceward.message.ids import AHEAD, KEYED, OWN_ID, IdSource, RepeatableIds
 from onceward.message.names import agent_name, byte_length, listed, meant, plain_text, quoted
 from onceward.message.options import (
     PLAIN,
@@ -52,8 +52,6 @@ REPEATABLE_FOR: Final = 86_400.0
 """Seconds after which handling a message again sends new ids; a shorter retention halves it."""
 ORDER_BITS: Final = 12
 """Bits of a UUIDv7 after its moment that order ids of one millisecond."""
-AHEAD: Final[Millis] = 60_000
-"""How far the clock of a message's sender may be ahead."""
 TEMPLATES_MAX: Final = 4096
 """Maximum templates of one generation; two are kept."""
 
@@ -203,10 +201,10 @@ class Composer:
         if headers is not plain:
             head += options_text(headers)
         chosen, ids = options.get("message_id"), options.get("ids")
-        if chosen is not None:
-            message_id = _message_id(chosen)
-        else:
+        if chosen is None and headers.key is None:
             message_id = self.mint() if ids is None else ids(to, headers.type)
+        else:
+            message_id, ids = named_id(headers, to, chosen), None
         if beside:
             frame = render_head(head + tail, message_id, now)
             sealed = split_digest(frame, digest(text))
@@ -268,11 +266,11 @@ class Composer:
         """
         Return the ids of what a handler of these messages sends; None for new ones.
 
-        They sort after the last of the messages, or after its moment if its sender chose its id.
+        They sort after the last of the messages, or after its moment if its id does not tell it.
         Recipients forget ids after their retention, so an old message gets new ones.
         """
         after, last = 0, handled[-1]
-        if OWN_ID.fullmatch(last.id) is not None:
+        if OWN_ID.fullmatch(last.id) is not None and not last.id.startswith(KEYED):
             after = int(last.id[:8] + last.id[9:13] + last.id[15:18], 16)
         elif last.time is not None:
             after = round(1000 * last.time.timestamp()) << ORDER_BITS
@@ -347,10 +345,18 @@ def size_of(body: object, payload: Payload) -> int:
     return byte_length(payload.text)
 
 
-def _message_id(value: str) -> str:
-    if not isinstance(value, str) or ID.fullmatch(value) is None:
-        raise InvalidMessage(f"message id {quoted(value)} must match {ID.pattern}")
-    return value
+def named_id(headers: FrameHeaders, to: str, chosen: str | None) -> str:
+    """
+    Return the id that the caller chose, or else that of its key: a UUIDv7 of the moment 0.
+
+    The moment is that of no message, so that a restored file finds the id by the key alone.
+    """
+    if chosen is None:
+        drawn = sha256(repr((headers.sender, to, headers.key)).encode()).hexdigest()
+        return f"{KEYED}{drawn[:3]}-8{drawn[3:6]}-{drawn[6:18]}"
+    if not isinstance(chosen, str) or ID.fullmatch(chosen) is None:
+        raise InvalidMessage(f"message id {quoted(chosen)} must match {ID.pattern}")
+    return chosen
 
 
 def with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from onceward.core.rows.outbox import OutgoingMessage
-from onceward.core.send.compose import Composer, size_of, with_headers
+from onceward.core.send.compose import Composer, named_id, size_of, with_headers
 from onceward.errors import InvalidMessage, UnknownRecipient, refuse
 from onceward.message.body import encode
 from onceward.message.clock import Millis
@@ -175,8 +175,12 @@ def _copies(
 ) -> tuple[OutgoingMessage, ...]:
     before, after = split_prefix(headers)
     body_digest, mint, made = digest(body), composer.mint, list[OutgoingMessage]()
+    ids = ids if headers.key is None else None
     for recipient in recipients:
-        message_id = mint() if ids is None else ids(recipient, headers.type)
+        if headers.key is not None:
+            message_id = named_id(headers, recipient, None)
+        else:
+            message_id = mint() if ids is None else ids(recipient, headers.type)
         head = render_head(f"{before}{json_string(recipient)}{after}", message_id, now)
         copy = OutgoingMessage(
             headers=headers,

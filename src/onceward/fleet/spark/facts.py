@@ -46,7 +46,7 @@ DDL: Final = ", ".join(
 """The columns of a message with its verdict, and the file that has a row of it."""
 COVERAGE: Final = (
     "of_verdict string, of_sender string, of_recipient string, of_file bigint, known int,"
-    " horizon_id string, pruned_id string, pruned_at bigint, upto_at bigint"
+    " horizon_id string, pruned_id string, pruned_at bigint, upto_at bigint, horizon_at bigint"
 )
 CHOSEN: Final = f"sender is not null and not {MINTED}"
 Owner = tuple[str, str, int, int]
