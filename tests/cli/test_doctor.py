@@ -595,6 +595,21 @@ def test_a_limit_that_is_nearly_reached_is_a_warning(
     assert "onceward limits set" in cure
 
 
+def test_a_paused_type_and_a_set_limit_are_told(cli: Cli, shop: Postbox) -> None:
+    """The pause with its cure; the limit of a handler with what its code declares."""
+    shop.limits.set("handler", "order", rate="10/s", concurrency=2)
+    shop.file.pause(type="order")
+
+    found, cure = said(cli("doctor", "--json"), "paused")
+    limits, _ = said(cli("doctor", "--json"), "limits")
+
+    assert found.startswith("order was paused")
+    assert "onceward resume --type order" in cure
+    assert (
+        "order is limited to 10/s, 2 at once (declared: not known until a worker claims)" in limits
+    )
+
+
 def test_messages_that_a_policy_dropped_are_a_warning(
     cli: Cli, shop: Postbox, billing: Postbox
 ) -> None:

@@ -534,6 +534,40 @@ def test_a_schedule_is_added_and_edited_in_a_form(
         )[0][0].replace(":1", ": 1")
 
 
+def test_a_handler_is_limited_and_a_type_paused_in_forms(
+    writer: TestClient, home: Home, audit: Path
+) -> None:
+    """The page of the agent lists both, with what can be changed; a mistake changes nothing."""
+    new, pause = "/agents/shop/act/limit-handler", "/agents/shop/act/pause-type"
+    edit = "/agents/shop/act/edit-limit?id=report"
+    form = fields(writer, new) | {"field:handler": "report", "field:rate": "10/s"}
+    added = writer.post(new, data=form).text
+    wrong = writer.post(new, data=form | {"field:concurrency": "two"}).text
+    shown = writer.get(edit).text
+    edited = writer.post(
+        edit.partition("?")[0], data=fields(writer, edit) | {"field:concurrency": "2"}
+    ).text
+    paused = writer.post(pause, data=fields(writer, pause) | {"field:type": "order.*"}).text
+    with box(home, "shop") as shop:
+        rows = [
+            (each.name, each.rate, each.concurrency, each.paused_at is not None)
+            for each in shop.limits.list()
+            if each.scope == "handler"
+        ]
+    confirmed(writer, "/agents/shop/act/unlimit-handler?id=report")
+    resumed = confirmed(writer, "/agents/shop/act/resume-type?id=order.*")
+
+    assert "report: workers follow it" in added
+    assert "not done: concurrency" in wrong
+    assert 'value="10/s"' in shown
+    assert "10/s, 2 at once" in edited
+    assert "order.* is paused: its messages wait" in paused
+    assert [("order.*", None, None, True), ("report", 10.0, 2, False)] == rows
+    assert "order.* is resumed" in resumed
+    assert "Limits of handlers" not in resumed
+    assert "inspect.limit-handler" in {each["op"] for each in entries(audit)}
+
+
 def test_only_a_writer_gets_the_form(writer: TestClient, web: TestClient) -> None:
     """The page of a schedule offers it with --write only."""
     assert "edit-schedule?id=nightly" in writer.get("/agents/shop/schedules/nightly").text

@@ -20,7 +20,7 @@ BUDGET = {
     "message": 3_980,  # status of a message; final answers; versions of bodies; hints
     "api": 2_415,  # status; typed gather; handlers and functions that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker
-    "ops": 11_575,  # a drill of backups and replicas; a word of the shell for each hint
+    "ops": 11_715,  # limits of handlers in forms; a drill of backups and replicas
     "fleet": 6_490,  # messages judged in a quarter less time: tables by side, lanes by columns
     "testing": 1_570,
     "": 670,  # a body of another version

@@ -16,6 +16,7 @@ from onceward import Agent, Context, Msg, Postbox, Reject, Retry, RetryPolicy, R
 from onceward.errors import InvalidArgument
 from onceward.file.read_only import opened
 from onceward.ops.views import lists
+from onceward.ops.views.handler_limits import rate_text
 from onceward.ops.views.why import Why, agent_whys, lane_why, message_why, peer_why, session_why
 from onceward.testing import Controls, ManualClock
 
@@ -378,6 +379,56 @@ def test_a_message_that_a_limit_holds_back_names_it(
     found = home.why(ids[1], "shop", "billing")
 
     assert (reason, said) == (found.reason, found.text(home.clock.now()))
+
+
+def test_a_message_of_a_paused_type_names_the_pause(home: Home) -> None:
+    """The message and its agent say since when, and how the type is resumed."""
+    agent = Agent("billing")
+    agent.on("job")(lambda _: None)
+    shop, billing = home.open("shop"), home.open(agent)
+    billing.file.pause(type="job")
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+    home.clock.advance(60)
+
+    found = home.why(message_id, "shop", "billing")
+    with opened(home.folder / "billing.db") as reader:
+        told = agent_whys(reader, home.clock.now())
+
+    assert "job was paused 1 m ago: its messages wait" == found.text(home.clock.now())
+    assert ("type paused", "act") == (found.reason, found.level)
+    assert "onceward resume --type job --agent billing" == found.cure
+    assert ["type paused"] == [each.reason for each in told]
+
+
+def test_a_message_that_waits_for_a_set_rate_names_it_and_the_declared_one(home: Home) -> None:
+    """Also how many calls run at once, if that is set."""
+    agent = Agent("billing")
+    agent.on("job", rate="10/m")(lambda _: None)
+    shop, billing = home.open("shop"), home.open(agent)
+    billing.limits.set("handler", "job", rate="1/h", concurrency=2)
+    ids = [shop.send("billing", {}, type="job", ordering_key=str(n)) for n in range(2)]
+    home.settle()
+
+    found = home.why(ids[1], "shop", "billing")
+
+    told = "Its handler has reached its rate, which is set to 1/h, 2 at once (declared: 10/m)"
+    assert f"{told}; called in 1 h" == found.text(home.clock.now())
+
+
+@pytest.mark.parametrize(
+    ("per_second", "burst", "told"),
+    [
+        (10, 10, "10/s"),
+        (10 / 60, 10, "10/m"),
+        (1 / 3600, 1, "1/h"),
+        (2.5, 1, "2.5/s in bursts of 1"),
+        (1 / 86_400, 1, "0.0417/h in bursts of 1"),
+    ],
+)
+def test_a_rate_is_told_as_it_is_given(per_second: float, burst: float, told: str) -> None:
+    """In the shortest unit in which it is at least one."""
+    assert told == rate_text(per_second, burst)
 
 
 def test_a_dead_letter_says_which_agent_gave_it_up(home: Home) -> None:

@@ -133,5 +133,5 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield findings.handling(health, found, path)
         yield findings.calls(health, path)
         yield from findings.leases(box, path)
-        yield findings.limits(box, path)
+        yield findings.limits(box, found, path)
         yield findings.drops(found, path)

@@ -24,6 +24,7 @@ from onceward.ops.cli.durations import ago
 from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
 from onceward.ops.views import lists
+from onceward.ops.views.handler_limits import handler_limits
 from onceward.ops.views.handles import holders, writer
 from onceward.ops.views.overview import file_facts, stats
 from onceward.ops.views.surroundings import full_disk, of_replaced
@@ -50,7 +51,7 @@ SOUND: Final = {
 }
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
 CHECKS: Final = {
-    "paused": "paused", "session paused": "paused", "held": "held",
+    "paused": "paused", "session paused": "paused", "type paused": "paused", "held": "held",
     "breaker open": "breakers", "peer failing": "breakers",
     "left to its process": "breakers",
     "dead letters": "dead letters", "retry": "lanes", "answer": "replies",
@@ -512,13 +513,13 @@ def leases(box: Postbox, path: Path) -> Iterator[Finding]:
             yield ok(f"{kind}s", sound)
 
 
-def limits(box: Postbox, path: Path) -> Finding:
+def limits(box: Postbox, found: FileReader, path: Path) -> Finding:
     """Examine whether a limit is reached or nearly reached."""
-    found = box.limits.fullness()
+    used_by = box.limits.fullness()
     full = [
         f"{scope} holds {many(used[0], 'message')}, {many(used[1], 'byte')}"
         for limit in box.limits.list()
-        for scope, used in found.items()
+        for scope, used in used_by.items()
         if scope.partition(" ")[0] == limit.scope and limit.name in {"*", scope.partition(" ")[2]}
         if used[0] >= NEARLY * (limit.messages or math.inf)
         or used[1] >= NEARLY * (limit.size or math.inf)
@@ -528,7 +529,12 @@ def limits(box: Postbox, path: Path) -> Finding:
             f"onceward ls queues --db {path} lists waiting messages; onceward limits set raises it"
         )
         return warning("limits", f"reached or nearly reached: {', '.join(full)}", cure)
-    return ok("limits", "none is nearly reached")
+    told = [
+        f"{each.name} is limited to {each.set_limits} (declared: {each.declared})"
+        for each in handler_limits(found)
+        if each.set_limits
+    ]
+    return ok("limits", "; ".join(("none is nearly reached", *told)))
 
 
 def drops(found: FileReader, path: Path) -> Finding:

@@ -10,7 +10,10 @@ from typing import Any, Final
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument, OncewardError
-from onceward.ops.inspector.schedule_form import save
+from onceward.file.read_only import FileReader
+from onceward.ops.inspector.limit_form import limit_fields, paused_type, save_limit, type_fields
+from onceward.ops.inspector.schedule_form import save, schedule_fields
+from onceward.ops.views.expected import ReplyField
 
 MOST: Final = 1000
 """Dead letters that one action replays or discards."""
@@ -72,8 +75,8 @@ class Action:
     """Page that shows the outcome: the agent's, or that of a message or a session."""
     asks: str = ""
     """The label of its form's text; empty if it has none."""
-    of_schedule: bool = False
-    """Whether its form has the fields of a schedule."""
+    form: Callable[[FileReader, str], tuple[ReplyField, ...]] | None = None
+    """Returns the fields of its form, for the id of its object or an empty one."""
     of_reply: bool = False
     """Whether that text answers a request, which may say which fields it expects."""
     in_bulk: bool = False
@@ -84,7 +87,7 @@ class Action:
     @property
     def has_fields(self) -> bool:
         """Whether its form has fields in place of one text."""
-        return self.of_schedule or self.of_reply
+        return self.form is not None or self.of_reply
 
 
 def _each(work: Callable[[Postbox, str], Outcome]) -> Run:
@@ -213,6 +216,27 @@ def _edit_schedule(box: Postbox, given: Given) -> Outcome:
     return Outcome(f"changed; its next dates: {save(box, given.id, given.body)}")
 
 
+def _limit(box: Postbox, given: Given) -> Outcome:
+    name, told = save_limit(box, given.id if given.ids else None, given.body)
+    return Outcome(f"{name}: {told}")
+
+
+def _unlimit(box: Postbox, name: str) -> Outcome:
+    done = box.limits.remove("handler", name)
+    return Outcome(f"{name} runs as declared") if done else Outcome(UNCHANGED, done=0)
+
+
+def _pause_type(box: Postbox, given: Given) -> Outcome:
+    name = given.id if given.ids else paused_type(given.body)
+    box.file.pause(type=name)
+    return Outcome(f"{name} is paused: its messages wait", (name,))
+
+
+def _resume_type(box: Postbox, name: str) -> Outcome:
+    done = box.file.resume(type=name)
+    return Outcome(f"{name} is resumed") if done else Outcome(UNCHANGED, done=0)
+
+
 def _abort(box: Postbox, run: str) -> Outcome:
     done = box.runs.abort(run, "aborted in the inspector")
     return Outcome("aborted") if done else Outcome("not aborted: it was not open", done=0)
@@ -304,14 +328,39 @@ ACTIONS: Final = {
         meaning="Its message is sent now, in addition to its dates.", back="schedules",
     ),
     "add-schedule": Action(
-        title="Add a schedule", short="Add a schedule", run=_add_schedule, of_schedule=True,
+        title="Add a schedule", short="Add a schedule", run=_add_schedule, form=schedule_fields,
         meaning="It sends a message at each of its dates, while a process has the file open.",
         asks="Its fields", undone="It can be paused, or removed by onceward schedules remove.",
     ),
     "edit-schedule": Action(
-        title="Edit a schedule", short="Edit", run=_edit_schedule, of_schedule=True,
+        title="Edit a schedule", short="Edit", run=_edit_schedule, form=schedule_fields,
         meaning="Sent dates and a pause stay. What an agent's code declares is changed there.",
         asks="Its fields", undone="It can be edited again.", needs_id=True, back="schedules",
+    ),
+    "limit-handler": Action(
+        title="Limit a handler", short="Limit", run=_limit, form=limit_fields,
+        meaning="It takes the place of the declared limit in all processes, until it is removed.",
+        asks="Its fields", undone="It can be set again, or removed.",
+    ),
+    "edit-limit": Action(
+        title="Change the limit of a handler", short="Change", run=_limit, form=limit_fields,
+        meaning="It takes the place of the declared limit in all processes, until it is removed.",
+        asks="Its fields", undone="It can be set again, or removed.", needs_id=True,
+    ),
+    "unlimit-handler": Action(
+        title="Remove the limit of a handler", short="Remove", run=_each(_unlimit), needs_id=True,
+        meaning="The limits that the code declares hold again.",
+        undone="There is no undo, but it can be set again.",
+    ),
+    "pause-type": Action(
+        title="Pause a type", short="Pause the type", run=_pause_type, form=type_fields,
+        meaning="No handler is called for its messages; those behind them in their lanes wait, "
+        "too.",
+        asks="The type", undo="resume-type", undone="Undo resumes it.",
+    ),
+    "resume-type": Action(
+        title="Resume a type", short="Resume", run=_each(_resume_type), needs_id=True,
+        meaning="Its messages are handled again.", undone="It can be paused again.",
     ),
     "abort": Action(
         title="Abort a run", short="Abort", run=_each(_abort), needs_id=True, destroys=True,

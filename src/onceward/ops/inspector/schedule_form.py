@@ -5,37 +5,39 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from onceward.message.dates import Schedule
 from onceward.message.vocabulary import MISSED, OVERLAPS
+from onceward.ops.views import lists
 from onceward.ops.views.expected import ReplyField
 
 if TYPE_CHECKING:
     from onceward import Postbox
+    from onceward.file.read_only import FileReader
 
 DATES: Final = 5
 """Dates that the outcome names."""
 
 
-def schedule_fields(found: Schedule | None) -> tuple[ReplyField, ...]:
+def schedule_fields(reader: FileReader, name: str) -> tuple[ReplyField, ...]:
     """Return the fields of a schedule's form, with its values; a new one also has a name."""
+    found = lists.schedule(reader, name) if name else None
     every = None if found is None or found.every is None else f"{found.every / 1000:g}s"
-    named = () if found else (_text("name", "letters, digits and . _ -", required=True),)
+    named = () if found else (text_field("name", "letters, digits and . _ -", required=True),)
     return (
         *named,
-        _text(
+        text_field(
             "cron", "minute, hour, day, month, weekday; or:", None if found is None else found.cron
         ),
-        _text("every", "an interval such as 15m", every),
-        _text(
+        text_field("every", "an interval such as 15m", every),
+        text_field(
             "timezone",
             "of cron, such as Europe/Zurich; UTC if empty",
             None if found is None else found.timezone,
         ),
-        _text(
+        text_field(
             "to", "the recipient; this agent if empty", None if found is None else found.recipient
         ),
-        _text("type", "wire name of the type of its messages; unchanged if empty"),
-        _text("body", "JSON or plain text; unchanged, or a tick, if empty"),
+        text_field("type", "wire name of the type of its messages; unchanged if empty"),
+        text_field("body", "JSON or plain text; unchanged, or a tick, if empty"),
         _choice(
             "missed",
             MISSED,
@@ -51,9 +53,10 @@ def schedule_fields(found: Schedule | None) -> tuple[ReplyField, ...]:
     )
 
 
-def _text(
+def text_field(
     name: str, meaning: str, value: str | None = None, *, required: bool = False
 ) -> ReplyField:
+    """Return a field of a form, with a line of text."""
     return ReplyField(name=name, kind="text", required=required, meaning=meaning, default=value)
 
 

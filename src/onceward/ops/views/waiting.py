@@ -159,6 +159,13 @@ SELECT {columns(Due, messages="count(*)", oldest_at="min(created_at)")} FROM onc
  GROUP BY recipient ORDER BY recipient
 """
 # Lanes with an expired lease count; sessions with runs have onceward_session_queues.
+PAUSED_TYPE: Final = """
+EXISTS (SELECT 1
+          FROM onceward_handler_limits AS p
+         WHERE p.paused_at IS NOT NULL
+           AND ('.' || b.type || '.' GLOB replace('.' || p.name || '.', '.#.', '.*')
+                OR '.' || b.topic || '.' GLOB replace('.' || p.name || '.', '.#.', '.*')))
+"""
 UNHANDLED: Final = f"""
 SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
        (SELECT count(*) FROM onceward_lanes
@@ -166,6 +173,7 @@ SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
   FROM onceward_lanes AS l JOIN onceward_inbox AS b ON b.id = l.head_id AND b.sender = l.sender
  WHERE (l.state = 'ready' OR l.due_at <= :now)
    AND l.session NOT IN (SELECT session FROM onceward_session_queues)
+   AND NOT {PAUSED_TYPE}
 """
 LEASED_BY: Final = f"""
 SELECT owner FROM onceward_lanes
@@ -181,7 +189,7 @@ SELECT min(max(b.received_at, CASE WHEN w.owner IS NULL THEN coalesce(w.due_at, 
                         WHERE due_at >= 0 AND due_at < {PARKED}
                           AND (due_at <= :now OR owner IS NOT NULL)
                         ORDER BY due_at LIMIT {SOME})) AS w
-  JOIN onceward_inbox AS b ON b.id = w.head_id AND b.sender = w.sender
+  JOIN onceward_inbox AS b ON b.id = w.head_id AND b.sender = w.sender AND NOT {PAUSED_TYPE}
 """
 HANDLED_AT: Final = """
 SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq DESC LIMIT 1

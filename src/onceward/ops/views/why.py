@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from onceward.message.handler_work import StepInfo
 from onceward.message.times import in_one_unit
 from onceward.ops.views import lists, messages, overview, waiting
 from onceward.ops.views.asking import Source, values
+from onceward.ops.views.handler_limits import HandlerLimit, handler_limits
 from onceward.ops.views.messages import FoundMessage, StoredMessage, message
 from onceward.ops.views.surroundings import causes
 from onceward.ops.views.vocabulary import Level
@@ -388,11 +390,14 @@ def _at_a_step(source: Source, row: StoredMessage, now: Millis) -> Why | None:
 
 
 def _limited(source: Source, row: StoredMessage, now: Millis) -> Why | None:
-    """Return that a message waits for its handler's rate, the turn of its group, or quiet."""
+    """Return that a message waits for its type, its handler's rate, its group, or quiet."""
     for waits, until, group in source.rows(WAITS, {"id": row.id, "sender": row.sender}):
         of_key = "" if group is None else f" for {group.partition(TAB)[2] or 'no key'}"
+        if waits == "resume" and (paused := _set_for(source, row, paused=True)) is not None:
+            return _type_paused(row.recipient, paused)
         if waits == "rate":
-            parts = (f"Its handler has reached its rate{of_key}", *_called(until))
+            text = f"Its handler has reached its rate{of_key}{_set_rate(source, row)}"
+            parts = (text, *_called(until))
             return Why(reason="rate", parts=parts, until_at=until)
         if waits == "quiet":
             parts = ("Debounced: handled if no later message with its key comes", *_called(until))
@@ -401,6 +406,35 @@ def _limited(source: Source, row: StoredMessage, now: Millis) -> Why | None:
             text = f"Waits for the turn of its group, or the end of a call{of_key}"
             return Why(reason="turn", parts=(text,))
     return None
+
+
+def _set_for(source: Source, row: StoredMessage, *, paused: bool) -> HandlerLimit | None:
+    """Return what is set in the file for a message: a pause, or a rate."""
+    for each in handler_limits(source):
+        given = each.paused_at if paused else each.per_second
+        if given is not None and each.fits(row.type, row.topic):
+            return each
+    return None
+
+
+def _set_rate(source: Source, row: StoredMessage) -> str:
+    found = _set_for(source, row, paused=False)
+    return "" if found is None else f", which is set to {found.set_limits} ({_declared(found)})"
+
+
+def _declared(limit: HandlerLimit) -> str:
+    return f"declared: {limit.declared}"
+
+
+def _type_paused(agent: str, limit: HandlerLimit) -> Why:
+    return Why(
+        reason="type paused",
+        parts=(f"{limit.name} was paused ", limit.paused_at or 0, " ago: its messages wait"),
+        level="act",
+        since_at=limit.paused_at,
+        cure=f"onceward resume --type {shlex.quote(limit.name)} --agent {agent}",
+        of=limit.name,
+    )
 
 
 def _handle_later(source: Source, row: StoredMessage, now: Millis) -> Why | None:
@@ -600,6 +634,8 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
     if found.file.paused_at is not None:
         yield _paused(agent, found.file.paused_at)
     else:
+        paused = [each for each in handler_limits(source) if each.paused_at is not None]
+        yield from (_type_paused(agent, each) for each in paused)
         yield from _untaken(source, found, now)
         yield from _undelivered(source, found, now)
         yield from _held_back(source, found)

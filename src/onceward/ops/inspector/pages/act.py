@@ -20,10 +20,8 @@ from onceward.message.topics import WILD
 from onceward.ops.inspector.actions import ACTIONS, FILTERS, MOST, Action, Given, perform
 from onceward.ops.inspector.guard import FORM, form_mark, form_token, is_own_form
 from onceward.ops.inspector.refresher import page_reader
-from onceward.ops.inspector.schedule_form import schedule_fields
 from onceward.ops.inspector.site import NOT_FOUND, Site, Undo, address, site_of
 from onceward.ops.inspector.visit import VISIT, local
-from onceward.ops.views import lists
 from onceward.ops.views.expected import ReplyField, expected_fields, reply_of
 from onceward.ops.views.listing import Conditions, listing, literal
 
@@ -216,7 +214,7 @@ def _expected(site: Site, key: str, action: Action, given: Given) -> tuple[Reply
     with page_reader(site.path(key)) as reader:
         if action.of_reply:
             return expected_fields(reader, given.id)
-        return schedule_fields(lists.schedule(reader, given.id) if given.ids else None)
+        return () if action.form is None else action.form(reader, "".join(given.ids[:1]))
 
 
 def _reply(site: Site, key: str, action: Action, given: Given, form: QueryParams) -> Any:

@@ -16,6 +16,7 @@ from onceward.ops.inspector.pages.home import number
 from onceward.ops.inspector.site import address, site_of
 from onceward.ops.views import lists
 from onceward.ops.views.asking import NEVER
+from onceward.ops.views.handler_limits import handler_limits
 from onceward.ops.views.overview import overview
 from onceward.ops.views.rates import Rates
 from onceward.ops.views.rates import rates as rates_of
@@ -75,6 +76,7 @@ def _facts(reader: FileReader, after: Mapping[str, str], now: Millis) -> dict[st
         "schedules": lists.schedules(reader, after=after.get("schedule", ""), limit=most),
         "readers": lists.mailbox_readers(reader, most),
         "limits": lists.limits(reader, most),
+        "handler_limits": handler_limits(reader),
     }
 
 
