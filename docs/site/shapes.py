@@ -47,6 +47,7 @@ MEANING = {
     "idempotencykey": "the sender's idempotency key",
     "chosenid": "true if the sender's program chose the id: the recipient keeps it permanently",
     "subject": "subject of the message; onceward does not read it",
+    "dataref": "digest of a body that is a file of the home, as an RFC 6920 name",
     "dataschema": "URI of the body's schema; onceward does not read it",
     "datacontenttype": "media type of the body; `version` in it is the version of its class",
     "data": "the body as JSON",

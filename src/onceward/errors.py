@@ -16,8 +16,8 @@ Define every error of the package, as one tree.
     │   └── StoreClosed              closed, or inherited through fork
     │       └── ForkedProcess
     ├── SendError                  nothing was written; the id may be used again
-    │   ├── InvalidMessage           also an InvalidArgument; so are the next four
-    │   │   └── TooLarge · TopicError · ValidationFailed · InvalidVersion
+    │   ├── InvalidMessage           also an InvalidArgument; so are the next five
+    │   │   └── TooLarge · BodyLost · TopicError · ValidationFailed · InvalidVersion
     │   ├── UnknownRecipient · Paused
     │   ├── Conflict                 the id, key or name belongs to another one
     │   │   └── DuplicateMailbox · DuplicateChannel, also a ChannelError
@@ -192,6 +192,10 @@ class InvalidMessage(SendError, InvalidArgument):
 
 class TooLarge(InvalidMessage):
     """The body exceeds ``max_body`` bytes of UTF-8: send a reference, or raise both limits."""
+
+
+class BodyLost(InvalidMessage):
+    """The file of a body is missing or changed: restore it, then replay the dead letter."""
 
 
 class TopicError(InvalidMessage):

@@ -15,8 +15,8 @@ FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
     "file": 4_401,  # notes with an id; the verbs that delete ended rows, queries; backups at rest
-    "core": 10_730,  # limits of handlers set while they run; ids that a restore repeats, of keys
-    "features": 10_165,  # limits that follow the file; groups; results and status of any message
+    "core": 10_775,  # bodies in files; limits set while they run; ids of restores, of keys
+    "features": 10_370,  # large bodies; limits that follow the file; groups; results, status
     "message": 3_980,  # status of a message; final answers; versions of bodies; hints
     "api": 2_415,  # status; typed gather; handlers and functions that send to themselves
     "transports": 3_610,  # parcels through the socket of the process with a worker

@@ -36,6 +36,7 @@ NAMES: Final = (
     "history",
     "checks",
     "limits",
+    "large_bodies",
 )
 """Folders of the features, in their order."""
 

@@ -238,6 +238,10 @@ class OpenAgentFiles:
                 )
             return self._opened[agent]
 
+    def path(self, agent: str) -> Path | None:
+        """Return the path of the file of an agent beside ours, or None."""
+        return self._file_of(agent)
+
     def close(self) -> None:
         """Close the files."""
         with self._lock:

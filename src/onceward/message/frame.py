@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from math import isinf
@@ -26,9 +27,7 @@ from pydantic import (
 )
 from pydantic_core import from_json, to_json
 
-from onceward.errors import (
-    InvalidMessage,
-)
+from onceward.errors import BodyLost, InvalidMessage
 from onceward.message.body import BYTES, JSON, Payload, canonical, encode
 from onceward.message.clock import Millis, iso
 from onceward.message.names import (
@@ -112,6 +111,7 @@ class Frame(BaseModel):
     idempotencykey: Text | None = None
     chosenid: StrictBool = False
     subject: Text | None = None
+    dataref: Text | None = None
     dataschema: Text | None = None
     datacontenttype: Text = JSON
     data: JsonValue = None
@@ -177,6 +177,23 @@ class Frame(BaseModel):
         if self.data_base64 is not None and self.data is not None:
             raise InvalidMessage("a frame carries data or data_base64, never both")
 
+    def with_stored_body(self) -> Self:
+        """
+        Return the frame with the body to which its ``dataref`` refers.
+
+        Raises:
+            BodyLost: the body is missing or changed; a retry cannot help.
+            StoreFault: it could not be read now.
+
+        """
+        carried = self.data is not None or self.data_base64 is not None
+        if carried or not str(self.dataref).startswith(OUR_REFERENCE):
+            return self
+        if load_body is None:
+            raise BodyLost(f"the body is {self.dataref}: open a postbox of its home to read it")
+        part = "data_base64" if self.datacontenttype == BYTES else "data"
+        return self.model_copy(update={part: from_json(load_body(self)), "dataref": None})
+
     @property
     def sender(self) -> str:
         """Name of the sending agent."""
@@ -205,7 +222,9 @@ class Frame(BaseModel):
 
     @property
     def content(self) -> str:
-        """The same text for all frames whose bodies are equal values."""
+        """The same text for all frames whose bodies are equal values, and stored alike."""
+        if self.dataref is not None:
+            return self.dataref
         if self.data_base64 is not None:
             return self.data_base64
         return canonical(to_json(self.data).decode())
@@ -238,6 +257,11 @@ class Frame(BaseModel):
         return self.answerby is not None and received_at >= self.answerby.timestamp() * 1000
 
 
+OUR_REFERENCE: Final = "ni:///sha-256;"
+"""Start of our references to stored bodies: RFC 6920 names. Other programs read their own."""
+load_body: Callable[[Frame], str] | None = None
+"""Returns the JSON text of a stored body; a feature sets it when a file is opened."""
+
 _kept: tuple[dict[str, Frame], ...] = ()
 """Frames of the last parcels by their texts, for each parcel."""
 
@@ -245,7 +269,8 @@ _kept: tuple[dict[str, Frame], ...] = ()
 def with_body(text: str, body: Payload, now: Millis) -> str:
     """Return a frame's text with another body; its header of edits keeps the one that it had."""
     found = json.loads(text)
-    before = {name: found.pop(name) for name in ("data", "data_base64") if name in found}
+    parts = ("data", "data_base64", "dataref")
+    before = {name: found.pop(name) for name in parts if name in found}
     edits = [*json.loads(found.get(EDITS, "[]")), {"at": now} | before]
     found.pop(BODY_ERROR, None)
     found |= {EDITS: json.dumps(edits), "datacontenttype": body.media}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypedDict, TypeVar
 
-from onceward.errors import InvalidArgument, InvalidMessage
+from onceward.errors import InvalidArgument, InvalidMessage, StoreFault
 from onceward.message.body import decode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
@@ -260,10 +260,12 @@ class MessageRecord:
         if frame.body_error is not None:
             return _ReadBody(error=frame.body_error)
         try:
+            if frame.dataref is not None:
+                frame = frame.with_stored_body()
             return _ReadBody(
                 value=decode(frame.data, frame.data_base64, self.wanted, frame.datacontenttype)
             )
-        except InvalidMessage as error:
+        except (InvalidMessage, StoreFault) as error:
             return _ReadBody(error=str(error))
 
     @property

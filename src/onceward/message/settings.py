@@ -42,6 +42,8 @@ class SettingsOptions(TypedDict, total=False):
     busy_timeout: Span
     network_filesystem: bool
     max_body: int
+    large_body: int | None
+    max_large_body: int
     max_pending: int
     max_inbox: int
     hold_unknown: bool
@@ -237,6 +239,14 @@ class Settings(Checked):
 
     max_body: Annotated[int, Field(ge=1)] = 1 << 20
     """Maximum body; larger ones are refused on send and on receipt."""
+    large_body: Annotated[int, Field(ge=4096)] | None = None
+    """
+    Size from which a body is a file of its own, in the folder ``bodies`` of the home; None: none.
+
+    Only for recipients beside this file: messages to others carry it, up to ``max_body``.
+    """
+    max_large_body: Annotated[int, Field(ge=1)] = 256 << 20
+    """Maximum body in a file of its own; larger ones are refused on send."""
     max_pending: Annotated[int, Field(ge=1)] = 100_000
     """Maximum waiting messages in the outbox of this file."""
     max_inbox: Annotated[int, Field(ge=1)] = 1_000_000

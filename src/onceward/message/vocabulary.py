@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, get_args
 
+from onceward.errors import BodyLost, InvalidMessage
 from onceward.message.clock import Millis
 from onceward.message.error_text import Raised, storable
 
@@ -233,6 +234,11 @@ class Dead:
     def __post_init__(self) -> None:
         """Make the text of the error storable."""
         object.__setattr__(self, "error", storable(self.error))
+
+
+def unreadable(error: InvalidMessage) -> Dead:
+    """Return the settlement of a message whose body can never be read."""
+    return Dead("corrupt" if isinstance(error, BodyLost) else "rejected", str(error), tried=False)
 
 
 ATTEMPT_NEVER_ENDED: Final = (

@@ -62,6 +62,7 @@ from onceward.message.vocabulary import (
     RetryAt,
     Settlement,
     Waits,
+    unreadable,
 )
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def resolve_handler(
     except InvalidMessage as error:
         return Dead("rejected", str(error), tried=False)
     try:
+        frame = frame if frame.dataref is None else frame.with_stored_body()
         return Prepared(
             handler,
             frame,
@@ -125,7 +127,7 @@ def resolve_handler(
     except InvalidVersion as error:  # a newer process may read it
         return Prepared(handler, frame, None, error)
     except InvalidMessage as error:
-        return Dead("rejected", str(error), tried=False)
+        return unreadable(error)
     except Exception as error:  # noqa: BLE001 - a user's validator failed
         return Prepared(handler, frame, None, error)
 

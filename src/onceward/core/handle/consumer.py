@@ -29,7 +29,15 @@ from onceward.message.ids import new_token
 from onceward.message.options import reply_options
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import Span, millis
-from onceward.message.vocabulary import HANDLED, Dead, Done, LeaseInfo, RetryAt, Settlement
+from onceward.message.vocabulary import (
+    HANDLED,
+    Dead,
+    Done,
+    LeaseInfo,
+    RetryAt,
+    Settlement,
+    unreadable,
+)
 
 L = TypeVar("L", bound=LeaseInfo)
 S = TypeVar("S")
@@ -134,6 +142,8 @@ class Consumer(Generic[L, S]):
     def message(self, leased: L, wanted: Any) -> Message[Any]:
         """Return a leased message with its body read; raises InvalidMessage."""
         frame = Frame.accepted(leased.frame)
+        if frame.dataref is not None:
+            frame = frame.with_stored_body()
         model = None if isinstance(wanted, str) else wanted
         return Message(
             leased, frame, decode(frame.data, frame.data_base64, model, frame.datacontenttype), self
@@ -145,7 +155,7 @@ class Consumer(Generic[L, S]):
             problem = self._leases.problem(leased)
             message = None if problem else self.message(leased, wanted)
         except InvalidMessage as error:
-            problem, message = Dead("rejected", str(error), tried=False), None
+            problem, message = unreadable(error), None
         if problem is not None:
             self._end(leased, problem)
         elif message is not None and self._leases.at_most_once:

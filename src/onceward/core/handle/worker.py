@@ -159,7 +159,7 @@ class Worker:
         )
         self._keeper = EngineLoop(deps.db, "keeper", self._keep)
         self._size = 1
-        self._prepared: dict[RowKey, Prepared | Settlement] = {}
+        self._prepared: dict[RowKey, Prepared | Settlement | None] = {}
         """Messages that were decoded before their claim, by sequence, id and attempt."""
         self._served: frozenset[int] = frozenset()
         """Lanes that had a turn although more messages may wait in them: others come first."""
@@ -459,8 +459,9 @@ class Worker:
         """Read and decode the messages of the next claim before other writers have to wait."""
         rows, now = claim.read_ahead(self._db.read, request), self._db.now()
         for row in rows:
-            leased = LeasedMessage(NO_LEASE, *row)
-            ready = resolve_handler(self._agent, leased, now, self._policy)
+            leased, ready = LeasedMessage(NO_LEASE, *row), None
+            if '"dataref"' not in leased.frame:  # its body is read when it is handled
+                ready = resolve_handler(self._agent, leased, now, self._policy)
             self._prepared[SAME_ROW(row)] = ready
         return request._replace(ahead=dict(zip(self._prepared, rows, strict=True)))
 

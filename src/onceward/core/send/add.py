@@ -208,10 +208,12 @@ class Outbox:
         return [self.add(tx, each) for each in messages]
 
     def add_sharing(
-        self, tx: StoreTransaction, messages: Sequence[OutgoingMessage], body_id: int
+        self, tx: StoreTransaction, messages: Sequence[OutgoingMessage], body_id: int | None
     ) -> list[str]:
         """Store messages that share a stored body; return their ids, new or known."""
-        shared = [each._replace(body_id=body_id) for each in messages]
+        shared = [
+            each if each.body is None else each._replace(body_id=body_id) for each in messages
+        ]
         plain = self._unlimited(tx) and not _any_may_be_known(shared)
         if plain and self._insert(tx, shared):
             return [each.id for each in shared]
@@ -283,10 +285,11 @@ class Outbox:
             return fanout.result
         try:
             with tx.nested():
-                kept = outbox.insert_body(tx, fanout.body) if body_id is None else body_id
+                new = body_id is None and any(each.body is not None for each in fanout.messages)
+                kept = outbox.insert_body(tx, fanout.body) if new else body_id
                 ids = self.add_sharing(tx, fanout.messages, kept)
-                if body_id is None:
-                    outbox.release_unused_bodies(tx, [kept])
+                if new:
+                    outbox.release_unused_bodies(tx, [cast("int", kept)])
         except Exception as error:
             raise_meant(self.db.translate_error(error), error)
             raise

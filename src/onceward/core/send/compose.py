@@ -1,4 +1,4 @@
-"""Compose a message: check, serialise and mint its id; no I/O."""
+"""Compose a message: check, serialise and mint its id; no I/O, except for a body's own file."""
 
 from __future__ import annotations
 
@@ -95,8 +95,31 @@ class Recipients(Protocol):
         """Return the agents that subscribed to *topic*, each once."""
 
 
+class BodyStore(Protocol):
+    """Stores bodies outside their messages."""
+
+    max_size: int
+    """Maximum body in bytes."""
+
+    def keep(self, payload: Payload, size: int, headers: FrameHeaders, message_id: str) -> str:
+        """
+        Store a body durably; return its reference, "" if the message must carry the body.
+
+        Raises:
+            TooLarge: the recipient cannot read the store.
+            StoreError: it was not stored.
+
+        """
+
+    def rename(self, message: OutgoingMessage, message_id: str) -> None:
+        """Store the body of a message for another id, too."""
+
+
 class Composer:
     """Composes the messages of one agent."""
+
+    bodies: BodyStore | None = None
+    """Stores large bodies outside their messages; None if all messages carry them."""
 
     def __init__(
         self,
@@ -205,6 +228,8 @@ class Composer:
             message_id = self.mint() if ids is None else ids(to, headers.type)
         else:
             message_id, ids = named_id(headers, to, chosen), None
+        if beside and (reference := self.set_aside(body, payload, headers, message_id)):
+            head, text, beside = head + reference, "null", False
         if beside:
             frame = render_head(head + tail, message_id, now)
             sealed = split_digest(frame, digest(text))
@@ -224,8 +249,17 @@ class Composer:
         )
 
     def _is_long(self, body: object, payload: Payload) -> bool:
-        """Return whether a body is stored separately; raise TooLarge above max_body."""
-        return self.check_size(body, payload) > self._settings.tuning.body_threshold
+        """Return whether a body is stored separately; raise TooLarge for any recipient."""
+        return self.check_to_send(body, payload) > self._settings.tuning.body_threshold
+
+    def check_to_send(self, body: object, payload: Payload) -> int:
+        """Return the size of a body in bytes; raise TooLarge if no recipient may get it."""
+        if self.bodies is None:
+            return self.check_size(body, payload)
+        size, limit = size_of(body, payload), max(self._settings.max_body, self.bodies.max_size)
+        if size > limit:
+            raise TooLarge(f"body of {size} bytes exceeds max_large_body {limit}: raise the limit")
+        return size
 
     def check_size(self, body: object, payload: Payload) -> int:
         """Return the size of a body in bytes; raise TooLarge above max_body."""
@@ -233,9 +267,23 @@ class Composer:
         if size > limit:
             raise TooLarge(
                 f"body of {size} bytes exceeds max_body {limit}: "
-                "send a reference, or raise the limit on both sides"
+                "set large_body, send a reference, or raise the limit on both sides"
             )
         return size
+
+    def set_aside(
+        self, body: object, payload: Payload, headers: FrameHeaders, message_id: str
+    ) -> str:
+        """
+        Store a large body outside its message; return the attribute that refers to it.
+
+        It is "" for a message that carries its body. Raises TooLarge if it must and cannot.
+        """
+        if self.bodies is not None:
+            size = size_of(body, payload)
+            if reference := self.bodies.keep(payload, size, headers, message_id):
+                return f',"dataref":"{reference}"'
+        return ""
 
     def _template(self, session: str, to: str, kind: str, media: str) -> Template:
         """Return the checked headers of a message without options, and its frame's prefix."""
@@ -284,6 +332,8 @@ class Composer:
     def renamed(self, message: OutgoingMessage) -> OutgoingMessage:
         """Return a message under a new id."""
         message_id = self.mint()
+        if self.bodies is not None:
+            self.bodies.rename(message, message_id)
         before, after = f"{BEFORE_ID}{message.id}", f"{BEFORE_ID}{message_id}"
         frame, body = message.frame.replace(before, after, 1), message.body
         sealed = digest(frame) if body is None else split_digest(frame, digest(body))

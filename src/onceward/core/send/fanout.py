@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.compose import Composer, named_id, size_of, with_headers
 from onceward.errors import InvalidMessage, UnknownRecipient, refuse
-from onceward.message.body import encode
+from onceward.message.body import Payload, encode
 from onceward.message.clock import Millis
 from onceward.message.frame import (
     FrameHeaders,
@@ -137,7 +137,7 @@ def _compose(
     limit = options.get("max_size")
     if limit is not None and (size := size_of(body, payload)) > limit:
         refuse("content", f"{size} bytes exceed max_message_size {limit}", size)
-    size = composer.check_size(body, payload)
+    size = composer.check_to_send(body, payload)
     root = options.get("correlation_id")
     root = _root(composer, session, options) if root is None else root
     if rooted:
@@ -146,9 +146,10 @@ def _compose(
     kind = payload.type if kind is None else kind
     headers = composer.headers(session, PLACEHOLDER, kind, payload.media, options=options, now=now)
     created_at = max(now, since)
-    copies = _copies(
-        composer, headers, recipients, payload.text, created_at, ids=options.get("ids")
-    )
+    ids = options.get("ids")
+    copies = _copies(composer, headers, recipients, payload, created_at, ids=ids)
+    if composer.bodies is not None:
+        copies = tuple(_set_aside(composer, each, body, payload) for each in copies)
     return Fanout(root, payload.text, size, headers, copies, created_at)
 
 
@@ -168,12 +169,13 @@ def _copies(
     composer: Composer,
     headers: FrameHeaders,
     recipients: Sequence[str],
-    body: str,
+    payload: Payload,
     now: Millis,
     *,
     ids: Callable[[str, str], str] | None,
 ) -> tuple[OutgoingMessage, ...]:
     before, after = split_prefix(headers)
+    body = payload.text
     body_digest, mint, made = digest(body), composer.mint, list[OutgoingMessage]()
     ids = ids if headers.key is None else None
     for recipient in recipients:
@@ -195,3 +197,16 @@ def _copies(
         )
         made.append(copy)
     return tuple(made)
+
+
+def _set_aside(
+    composer: Composer, copy: OutgoingMessage, body: object, payload: Payload
+) -> OutgoingMessage:
+    """Return a copy whose body is stored outside of it, or the same if it carries its body."""
+    headers = copy.headers._replace(recipient=copy.recipient)
+    reference = composer.set_aside(body, payload, headers, copy.id)
+    if not reference:
+        return copy
+    named = f'"recipient":{json_string(copy.recipient)}'
+    frame = f"{copy.frame.replace(named, named + reference, 1)}null}}"
+    return copy._replace(frame=frame, digest=digest(frame), body=None)

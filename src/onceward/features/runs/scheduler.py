@@ -51,6 +51,7 @@ from onceward.message.vocabulary import (
     Reason,
     Settlement,
     reason_text,
+    unreadable,
 )
 
 ARRIVALS: Final = 2000
@@ -481,10 +482,12 @@ def read(leased: LeasedMessage, models: Mapping[str, type]) -> ReadMessage | Set
     """Return a message's frame and body, as the class of its type if there is one."""
     try:
         frame = Frame.accepted(leased.frame)
+        if frame.dataref is not None:
+            frame = frame.with_stored_body()
         body = decode(frame.data, frame.data_base64, models.get(frame.type), frame.datacontenttype)
         return ReadMessage(leased, frame, body)
     except InvalidMessage as error:
-        return Dead("rejected", str(error), tried=False)
+        return unreadable(error)
 
 
 def _requested_mode(arrival: NewMessage, trusted: Sequence[str]) -> str | None:

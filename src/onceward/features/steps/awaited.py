@@ -46,6 +46,10 @@ RETURNING sender, message_id
 """
 
 
+FRAME: Final = "application/cloudevents+json"
+"""Media type of a kept frame, whose body is stored outside of it."""
+
+
 class AwaitedBody(NamedTuple):
     """The body of a message for which a step has waited."""
 
@@ -61,14 +65,14 @@ def declare(db: Database, types: Collection[str]) -> None:
 
 def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     """Keep a message of an awaited type, and wake its handlers; return whether it was one."""
-    of_bytes = frame.data_base64 is not None
+    kept = _as_kept(frame)
     named = {
         "session": frame.session,
         "type": frame.type,
         "sender": sender,
         "id": frame.id,
-        "media": BYTES if of_bytes else frame.datacontenttype,
-        "body": encode(frame.data_base64 if of_bytes else frame.data).text,
+        "media": kept.media,
+        "body": kept.text,
         "now": tx.now,
     }
     if not tx.run(KEEP, named):
@@ -79,6 +83,15 @@ def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     return True
 
 
+def _as_kept(frame: Frame) -> AwaitedBody:
+    """Return a message's body; the whole frame if its body is stored outside of it."""
+    if frame.dataref is not None:
+        return AwaitedBody(FRAME, frame.model_dump_json(exclude_unset=True))
+    if frame.data_base64 is not None:
+        return AwaitedBody(BYTES, encode(frame.data_base64).text)
+    return AwaitedBody(frame.datacontenttype, encode(frame.data).text)
+
+
 def is_there(read: Rows, session: str, type_name: str) -> bool:
     """Return whether there is a message of a type that no step has taken."""
     return bool(read(WAITS_HERE, (session, type_name)))
@@ -87,7 +100,10 @@ def is_there(read: Rows, session: str, type_name: str) -> bool:
 def take(tx: StoreTransaction, session: str, type_name: str) -> AwaitedBody | None:
     """Take the oldest message of a type in a session; return None if there is none."""
     rows = tx.rows(TAKE, (session, type_name))
-    return AwaitedBody(*rows[0]) if rows else None
+    found = AwaitedBody(*rows[0]) if rows else None
+    if found is not None and found.media == FRAME:
+        return _as_kept(Frame.parse(found.text).with_stored_body())
+    return found
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
