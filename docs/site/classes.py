@@ -49,13 +49,14 @@ SECTIONS = {
         "MailboxFilters"
     ),
     "Agents and handlers": (
-        "Agent Context BatchContext OutputStream step StepOptions Depends Msg EncryptedMsg "
-        "BodyCodec"
+        "Agent Context BatchContext HandlerPostbox OutputStream step StepOptions Depends Msg "
+        "EncryptedMsg BodyCodec"
     ),
     "The same, awaitable": (
         "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "
-        "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "
-        "AsyncGroups AsyncGroup AsyncSchedules AsyncLimits AsyncRuns AsyncSessions AsyncAgentFile"
+        "AsyncBatchContext AsyncHandlerPostbox AsyncRun AsyncMailbox AsyncHandlerTransaction "
+        "AsyncChannel AsyncGroups AsyncGroup AsyncSchedules AsyncLimits AsyncRuns AsyncSessions "
+        "AsyncAgentFile"
     ),
     "Settings and policies": "Settings Tuning RetryPolicy",
     "Hooks": ("LogHook AuditLog Observer Sending Handling SendFacts Attempt"),

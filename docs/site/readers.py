@@ -31,6 +31,7 @@ class Field:
 
 ASYNC_MODULES = (
     "onceward.api.aio",
+    "onceward.api.handler_postbox",
     "onceward.features.polling.aio",
     "onceward.features.channels.aio",
     "onceward.features.limits.aio",

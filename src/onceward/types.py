@@ -8,6 +8,7 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncSession
+    from onceward.api.handler_postbox import AsyncHandlerPostbox, HandlerPostbox
     from onceward.core.handle.context import AsyncTransaction
     from onceward.core.rows.dead_letters import DeadLetter
     from onceward.core.send.fanout import SendResult
@@ -34,6 +35,7 @@ __all__ = [
     "AgentInfo",
     "AsyncBatchContext",
     "AsyncChannel",
+    "AsyncHandlerPostbox",
     "AsyncMailbox",
     "AsyncSession",
     "AsyncTransaction",
@@ -47,6 +49,7 @@ __all__ = [
     "Ended",
     "GroupDone",
     "GroupInfo",
+    "HandlerPostbox",
     "HandlerTransaction",
     "Health",
     "Journey",
@@ -67,6 +70,7 @@ _MODULES = {
     "AgentInfo": "message.names",
     "AsyncBatchContext": "features.batches.context",
     "AsyncChannel": "features.channels.aio",
+    "AsyncHandlerPostbox": "api.handler_postbox",
     "AsyncMailbox": "features.mailboxes.aio",
     "AsyncSession": "api.aio",
     "AsyncTransaction": "core.handle.context",
@@ -83,6 +87,7 @@ _MODULES = {
     "GroupDone": "features.groups.done",
     "GroupInfo": "message.record",
     "EncryptedMsg": "message.encrypted",
+    "HandlerPostbox": "api.handler_postbox",
     "HandlerTransaction": "features.mailboxes.api",
     "Health": "features.checks.health",
     "Journey": "features.history.journey",

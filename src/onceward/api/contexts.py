@@ -15,6 +15,7 @@ from onceward.core.handle.call import Complete
 from onceward.core.run.async_face import AsyncFace
 
 if TYPE_CHECKING:
+    from onceward.api.handler_postbox import AsyncHandlerPostbox, HandlerPostbox
     from onceward.features.groups.verbs import AsyncWithGroups, WithGroups
     from onceward.features.requests.verbs import AsyncWithReplies, WithReplies
     from onceward.features.runs import run
@@ -23,14 +24,30 @@ if TYPE_CHECKING:
     class Context(context.Context, WithSteps, WithReplies, WithGroups):
         """Writes and messages of a handler; see ``onceward.Context``."""
 
+        @property
+        def postbox(self) -> HandlerPostbox:
+            """The postbox of the handler, to read."""
+
     class AsyncContext(AsyncWithSteps, AsyncWithReplies, AsyncWithGroups, context.AsyncContext):
         """Writes and messages of an ``async def`` handler; see ``onceward.AsyncContext``."""
+
+        @property
+        def postbox(self) -> AsyncHandlerPostbox:
+            """The postbox of the handler, to read."""
 
     class Run(run.Run, WithSteps, WithReplies, WithGroups):
         """One call of a session's handler; see ``onceward.Run``."""
 
+        @property
+        def postbox(self) -> HandlerPostbox:
+            """The postbox of the run, to read."""
+
     class AsyncRun(AsyncWithSteps, AsyncWithReplies, AsyncWithGroups, run.AsyncRun):
         """One call of a session's ``async def`` handler; see ``onceward.AsyncRun``."""
+
+        @property
+        def postbox(self) -> AsyncHandlerPostbox:
+            """The postbox of the run, to read."""
 
 
 @cache

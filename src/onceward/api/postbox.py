@@ -76,6 +76,8 @@ if TYPE_CHECKING:
 
     from onceward.api.agents import Agents
     from onceward.api.dead_letters import DeadLetters
+    from onceward.api.handler_postbox import HandlerPostbox
+    from onceward.core.handle.call import CallHome
     from onceward.core.handle.worker import Worker
     from onceward.core.run.shared import Shared
     from onceward.features.cancellation.cancellation import Cancelling
@@ -131,6 +133,14 @@ def _known(overrides: SettingsOptions) -> SettingsOptions:
     if unknown := overrides.keys() - known:
         raise InvalidArgument(no_option("a postbox", unknown, ["agent", "loop", *known]))
     return overrides
+
+
+def _postbox_of(box: Postbox, deps: HandlerDeps, home: CallHome) -> HandlerPostbox:
+    """Return the postbox of a handler's call, to read."""
+    from onceward.api.handler_postbox import HandlerPostbox  # noqa: PLC0415 - rarely needed
+
+    del deps
+    return HandlerPostbox(box, home.commits.free)
 
 
 class Postbox(Session, EventSource, PostboxParts):
@@ -288,7 +298,7 @@ class Postbox(Session, EventSource, PostboxParts):
             outbox=self._outbox,
             rng=self._rng,
             policy=settings.handling_policy,
-            parts=CALL_PARTS,
+            parts={**CALL_PARTS, "postbox": partial(_postbox_of, self)},
             complete=complete,
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))

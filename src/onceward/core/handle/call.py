@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
 from onceward.core.rows.lanes import Lease, LeasedMessage
@@ -84,6 +85,16 @@ class CallParts:
 
         """
         return self._outbox.db.query(sql, bindings, inside=self._written())
+
+    @cached_property
+    def postbox(self) -> Any:
+        """
+        The postbox of the handler, to read: state and status of messages, results, history.
+
+        No call of it takes the lock of the file; one that would write or wait raises
+        InvalidArgument, which says what to use.
+        """
+        return self._make("postbox")
 
     def _written(self) -> StoreTransaction | None:
         """Return the transaction in which the call has written; commit what precedes the call."""

@@ -305,6 +305,11 @@ class AsyncContext(AsyncFace[Context]):
         """The transaction of the processed mark; opened on first use."""
 
     @property
+    def postbox(self) -> Any:
+        """Return the postbox of the handler, to read; see ``Context.postbox``."""
+        return self._plain.postbox._face(self._off_loop)
+
+    @property
     def cancelled(self) -> bool:
         """Return whether the message was cancelled; the coroutine is then cancelled soon."""
         return self._plain.cancelled

@@ -110,6 +110,11 @@ class BatchContext(CallParts):
         found: OutputStream = self._contexts[self._known(message)].stream(name)
         return found
 
+    @property
+    def postbox(self) -> Any:
+        """The postbox of the handler, to read; see ``Context.postbox``."""
+        return next(iter(self._contexts.values())).postbox
+
     def _make(self, name: str) -> NoReturn:
         del name
         msg = "a step in a batch belongs to one message: ctx.step(message, function, …)"
@@ -164,6 +169,11 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         """The messages, in the order of the bodies."""
         self.tx: AsyncTransaction = _BatchTransaction(context, worker)
         """The transaction of all processed marks; opened on first use."""
+
+    @property
+    def postbox(self) -> Any:
+        """Return the postbox of the handler, to read; see ``Context.postbox``."""
+        return self._plain.postbox._face(self._off_loop)
 
     query = awaitable(CallParts.query)
     reply = awaitable(BatchContext.reply)

@@ -374,6 +374,11 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncFace[Run]):
         RunFields.__init__(self, run._started, messages, run._holder)
 
     @property
+    def postbox(self) -> Any:
+        """Return the postbox of the run, to read; see ``Context.postbox``."""
+        return self._plain.postbox._face(self._off_loop)
+
+    @property
     def cancelled(self) -> bool:
         """Return whether the run was ended from outside."""
         return self._plain.cancelled
