@@ -100,6 +100,14 @@ PLANTED: dict[str, tuple[str, ...]] = {
         "INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (99, 1, 2)",
         LOST_PLACE,
     ),
+    "H1": (
+        "UPDATE _onceward_lanes SET due_at = 9000000000000000 WHERE head_seq IS NOT NULL",
+        (
+            "UPDATE _onceward_lanes SET due_at = 9000000000000000, group_name = 'job'"
+            " WHERE head_seq IS NOT NULL;"
+            " INSERT INTO _onceward_turns (group_name, rank) VALUES ('job', 9)"
+        ),
+    ),
     "T1": ("UPDATE _onceward_pending_replies SET state = 'answered', ended_at = 1",),
     "S8": (
         f"{UNGUARD}UPDATE _onceward_outbox SET frame = replace(frame, '1', '2') WHERE seq = 1",

@@ -16,7 +16,7 @@ MEDIAN_LINES = 8
 BUDGET = {
     "file": 4_401,  # notes with an id; the verbs that delete ended rows, queries; backups at rest
     "core": 10_785,  # bodies in files; limits set while they run; ids of restores, of keys
-    "features": 10_380,  # large bodies; limits that follow the file; groups; results, status
+    "features": 10_400,  # large bodies; limits that follow the file; groups; results, status
     "message": 3_980,  # status of a message; final answers; versions of bodies; hints
     "api": 2_480,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 3_610,  # parcels through the socket of the process with a worker

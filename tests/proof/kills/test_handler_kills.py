@@ -25,8 +25,9 @@ KILLERS = 4
 """Every so manieth message ends its process, in most of its calls."""
 ALLOWED = 3
 """Maximum attempts of a message: 1, 2 or 3."""
-PROCESS = """
-import asyncio, os, random, sys, time
+PROCESS = (
+    """
+import asyncio, fcntl, os, random, sys, time
 from onceward import Agent, Context, Postbox, Run, Tuning
 
 file, kind, seed, mistake = sys.argv[1:]
@@ -57,6 +58,13 @@ def allow(most):
         work(n)
         await ctx.tx.execute("INSERT INTO effects VALUES (?)", (n,))
 
+    @agent.on(f"keyed{most}", attempts=most, key=lambda n: n % %GROUPS%, concurrency=1, rate=100.0)
+    def keyed(n: int, ctx: Context) -> None:
+        with open(f"group{most}-{n % %GROUPS%}", "w") as group:
+            fcntl.flock(group, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a death ends it
+            time.sleep(0.01)
+            function(n, ctx)
+
     @agent.on(f"batch{most}", attempts=most, batch=5)
     def batch(bodies: list[int], ctx) -> None:
         for each in ctx.messages:
@@ -79,9 +87,13 @@ if kind == "quick":
 with Postbox(file, agent=agent, **settings) as box:
     while (now := box.file.stats())["inbox_pending"] + now["inbox_processing"]:
         time.sleep(0.01)
-""".replace("%KILLERS%", str(KILLERS)).replace("%KILLED%", str(KILLED))
+""".replace("%KILLERS%", str(KILLERS))
+    .replace("%KILLED%", str(KILLED))
+    .replace("%GROUPS%", "2")
+)
 KINDS = {
     "function": ("function",), "coroutine": ("coroutine",), "quick": ("function",),
+    "keyed": ("keyed",),
     "all": ("function", "coroutine", "batch", "run"),
 }  # fmt: skip
 """
@@ -218,6 +230,17 @@ def test_every_call_counts(tmp_path: Path, kind: str, aloud: Callable[[object], 
     assert [] == found.violations(alone=kind != "all")
     assert found.deaths >= JOBS // KILLERS // 2
     assert found.dead
+
+
+@pytest.mark.timeout(2 * LIMIT)
+def test_calls_that_are_not_counted_for_their_group_show(tmp_path: Path) -> None:
+    """A call of a group that begins while another process has one fails, and is missing."""
+    mistake = """
+from onceward.features.handler_limits import turns
+turns.running = lambda tx, group: 0
+"""
+
+    assert [] != torture(tmp_path, "keyed", mistake).violations(alone=True)
 
 
 @pytest.mark.timeout(2 * LIMIT)

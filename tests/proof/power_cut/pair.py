@@ -29,6 +29,8 @@ from onceward.testing.clock import ManualClock
 
 Side = Literal["near", "far"]
 SESSIONS: Final = 3
+GROUPS: Final = 2
+"""Groups of the work of a keyed agent."""
 A_LIFE: Final = 100_000
 """Numbers of one life; those of the next begin beyond."""
 ROWS: Final = {
@@ -67,6 +69,8 @@ class Terms:
     """Whether their engines are as started: parcels, answers and claims share commits."""
     batch: bool = False
     """Whether the far one takes several messages at once."""
+    keyed: bool = False
+    """Whether its messages wait for the turns of groups, which have a rate and one call at once."""
 
 
 class Work(Msg, type="town.work"):
@@ -74,6 +78,11 @@ class Work(Msg, type="town.work"):
 
     n: int
     pad: str = ""
+
+
+def group_of(work: Work) -> int:
+    """Return the group of a piece of work: those of a session are in several."""
+    return work.n // SESSIONS % GROUPS
 
 
 class Answer(Msg, type="town.answer"):
@@ -325,6 +334,8 @@ class Pair:
         agent = Agent(side)
         if side == "far" and self.terms.batch:
             agent.on(Work, batch=4, within=0)(self._works)
+        elif side == "far" and self.terms.keyed:
+            agent.on(Work, key=group_of, concurrency=1, rate="2/s")(self._work)
         elif side == "far":
             agent.on(Work)(self._work)
         else:

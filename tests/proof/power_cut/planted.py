@@ -23,6 +23,8 @@ from onceward.core.rows import lanes
 from onceward.core.rows.outbox import frame_of
 from onceward.errors import InvalidArgument
 from onceward.features.cancellation.cancellation import Cancelling
+from onceward.features.handler_limits import turns
+from onceward.features.handler_limits.groups import GroupGate
 from onceward.features.steps import awaited, stored
 from onceward.features.steps.steps import MessageSteps, StepCall
 from onceward.features.steps.stored import StepRecord
@@ -31,6 +33,7 @@ from onceward.features.streams.output import MessageStreams
 from onceward.file import migrations
 from onceward.file.connection import connect
 from onceward.file.migrations import Migration
+from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.record import Cancellation
@@ -284,6 +287,23 @@ def _arrivals_unsynced() -> AbstractContextManager[object]:
     return patch.object(HandlerCommitBatch, "claim", claim)
 
 
+@contextmanager
+def _turn_late() -> Iterator[None]:
+    """Park lanes in one commit, and give their groups a turn in that of the next claim."""
+    add, begin, late = turns.add, GroupGate.begin, list[tuple[str, int]]()
+
+    def begun(gate: GroupGate, tx: StoreTransaction, *, set_limits: bool) -> None:
+        add(tx, late)
+        late.clear()
+        begin(gate, tx, set_limits=set_limits)
+
+    with (
+        patch.object(turns, "add", lambda _, groups: late.extend(groups)),
+        patch.object(GroupGate, "begin", begun),
+    ):
+        yield
+
+
 PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "no-barrier": _no_barrier,
     "delete-journal": _delete_journal,
@@ -299,6 +319,7 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "said-early": _said_early,
     "unfenced-cancel": _unfenced_cancel,
     "arrivals-unsynced": _arrivals_unsynced,
+    "turn-late": _turn_late,
     "attach": _nothing,  # the pair looks for the name: see hand_over
 }
 

@@ -76,6 +76,17 @@ def test_batches_survive(tmp_path: Path, aloud: Callable[[object], None]) -> Non
     assert verdict.count >= states * 0.95
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_groups_survive(depth: int, tmp_path: Path, aloud: Callable[[object], None]) -> None:
+    """Lanes that wait for the turn or the rate of their group are served after each cut."""
+    states = size(2_000, 300) // depth
+    verdict = explore(Town(SEED, keyed=True), states=states, depth=depth, keep=tmp_path)
+    aloud(verdict)
+
+    assert () == verdict.violations
+    assert verdict.count >= states * 0.95
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_safe_files_survive_two_deep(
     transport: Transport, tmp_path: Path, aloud: Callable[[object], None]
@@ -106,10 +117,11 @@ def test_safe_files_survive_two_deep(
         (Town(7, mutants=("half-at-once",)), {"HALF"}),
         (Town(7, mutants=("told-late",)), {"INVARIANT"}),
         (Town(7, mutants=("arrivals-unsynced",), brisk=True), {"LOST_EFFECT"}),
+        (Town(7, mutants=("turn-late",), keyed=True), {"INVARIANT"}),
     ],
     ids=(
         *("fast", "weaker-receiver", "delete-journal", "attach", "effects-first"),
-        *("half", "half-at-once", "late", "arrivals-unsynced"),
+        *("half", "half-at-once", "late", "arrivals-unsynced", "turn-late"),
     ),
 )
 def test_weak_profiles_are_found(

@@ -34,4 +34,5 @@ FEATURE: Final = Feature(
     upkeep=Upkeep(prune=late("upkeep.prune")),
     claims=Claims(gates=late("gates.gates")),
     calls=Calls(guard=_unique),
+    rules=late("rules.rules"),
 )
