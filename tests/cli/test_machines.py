@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import apsw
 import pytest
 from tests.children import ONCEWARD, Child
 from tests.transports.over_http import scripted
@@ -497,3 +498,15 @@ def test_a_relay_says_which_peers_it_leaves(cli: Cli) -> None:
 def _made(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def test_a_worker_keeps_no_connection_of_its_look_at_peers(home: Path) -> None:
+    """It has read each file once when it starts, and the engines have connections of their own."""
+    with Postbox(home / "ann.db", agent="ann", start=False) as box:
+        box.peers.add("bob", "poll:")
+        before = len(apsw.connections())
+        Listening().tell_left(box)
+        Listening(listen="https://127.0.0.1:0").tell_left(box)
+        after = len(apsw.connections())
+
+    assert before == after

@@ -106,8 +106,10 @@ class Listening:
 
     def tell_left(self, box: Postbox) -> None:
         """Print which peers are not reached from here, because they poll another process."""
-        listens = is_http(self.listen)
-        left = [peer.name for peer in box.peers.list() if peer.url == POLL and not listens]
+        if is_http(self.listen):
+            return
+        with views(box.file.path) as found:  # a connection that box lends would stay open
+            left = [each.name for each in peers(found) if each.url == POLL]
         if left:
             where = f"the process that listens for {box.agent}, as onceward serve --listen does"
             note(f"{box.agent}: {', '.join(left)} poll for their parcels; they are left to {where}")
