@@ -55,12 +55,6 @@ def moment_of(message_id: str) -> Millis:
     return int(message_id[:8] + message_id[9:13], 16) if message_id else 0
 
 
-def new_id_at(at: Millis, seed: str) -> str:
-    """Return a UUIDv7 of a moment from *seed*: the same for the same arguments."""
-    tail = sha256(seed.encode()).hexdigest()
-    return f"{time_prefix(at)}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
-
-
 class RepeatableIds:
     """
     Ids of the messages that a handler sends: the same each time that it handles the same message.

@@ -84,6 +84,7 @@ UPDATE _onceward_inbox
        padding = NULL
  WHERE seq = :seq AND state = 'pending'
 """
+NOTE_REASON: Final = "UPDATE _onceward_inbox SET reason = :why WHERE sender = :sender AND id = :id"
 TRIED: Final = """
 UPDATE _onceward_inbox SET attempts = :attempts, reason = :reason
  WHERE seq = :seq AND state = 'pending'
@@ -154,14 +155,11 @@ NOTE_EPHEMERAL: Final = (
 )
 DELETE_KEPT: Final = """
 UPDATE _onceward_inbox SET state = 'processed', ended_at = :now, reason = 'deleted'
- WHERE mailbox = :mailbox
-   AND id = :id
-   AND state = 'pending'
+ WHERE mailbox = :mailbox AND id = :id AND state = 'pending'
    AND (expires_at IS NULL OR expires_at > :now)
 """
 EXPIRE_KEPT: Final = """
-UPDATE _onceward_inbox
-   SET state = 'expired', ended_at = ?, reason = 'expired'
+UPDATE _onceward_inbox SET state = 'expired', ended_at = ?, reason = 'expired'
  WHERE seq IN (SELECT value FROM json_each(?))
 """
 SUPERSEDE: Final = """
@@ -194,8 +192,7 @@ UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND 
 """
 # A mailbox's message has no lane: storing it was its effect, and readers delete it.
 END_WAITING: Final = """
-UPDATE _onceward_inbox
-   SET state = :outcome, ended_at = :now, reason = :reason, padding = NULL
+UPDATE _onceward_inbox SET state = :outcome, ended_at = :now, reason = :reason, padding = NULL
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending' AND lane_id IS NOT NULL
 RETURNING seq, sender, id
 """
@@ -214,8 +211,7 @@ SELECT seq, received_at < :before,
  WHERE seq > :after ORDER BY seq LIMIT :limit
 """
 DROP_EPHEMERAL: Final = """
-UPDATE _onceward_inbox
-   SET state = 'dropped', ended_at = :now, reason = :reason
+UPDATE _onceward_inbox SET state = 'dropped', ended_at = :now, reason = :reason
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
 """
 REMOVE: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
@@ -343,6 +339,11 @@ def end(
 def end_handled(tx: StoreTransaction, seq: int, attempt: int) -> int:
     """End one message as processed; return 1 if it waited."""
     return tx.run(END_HANDLED, {"now": tx.now, "attempt": attempt, "seq": seq})
+
+
+def note_reason(tx: StoreTransaction, sender: str, message_id: str, reason: str) -> None:
+    """Store what the receipt of an ended message says, also when it is sent again."""
+    tx.run(NOTE_REASON, {"why": reason, "sender": sender, "id": message_id})
 
 
 def set_attempts(tx: StoreTransaction, seq: int, attempts: int, reason: str) -> None:

@@ -71,7 +71,7 @@ NO_ASKER: Final = (None, None, None, 0)
 """The asker of a request that no handler made."""
 
 
-class IdTaken(Exception):
+class _IdTaken(Exception):
     """
     The file has sent a message under the id that a handler's message gets each time.
 
@@ -100,6 +100,8 @@ class Outbox:
         """
         Store a message in the caller's transaction; return its id, new or known.
 
+        A handler's message gets a new id if the file has used its id.
+
         Raises:
             Conflict: the id or key belongs to another message.
             OutboxLimit, FileLimit, RateLimited, Paused: nothing was written.
@@ -124,16 +126,15 @@ class Outbox:
             with tx.nested():
                 return self._add_within_limits(tx, message)
         except Exception as error:
-            if message.sending is not None:
-                message.sending.failed(self.db.translate_error(error))
+            if isinstance(error, _IdTaken):
+                return self.add(tx, self.composer.renamed(message))
+            self._tell_failed(message, error)
             raise
 
-    def add_repeatable(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
-        """Store a message of a handler, under a new id if the file has used its id; see ``add``."""
-        try:
-            return self.add(tx, message)
-        except IdTaken:
-            return self.add(tx, self.composer.renamed(message))
+    def _tell_failed(self, message: OutgoingMessage, error: Exception) -> None:
+        """Tell observers that a message was not stored."""
+        if message.sending is not None:
+            message.sending.failed(self.db.translate_error(error))
 
     def add_own(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         """
@@ -217,7 +218,7 @@ class Outbox:
         plain = self._unlimited(tx) and not _any_may_be_known(shared)
         if plain and self._insert(tx, shared):
             return [each.id for each in shared]
-        return [self.add_repeatable(tx, each) for each in shared]
+        return [self.add(tx, each) for each in shared]
 
     def _insert(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> bool:
         """Insert many rows at once; return False if each must be added alone, as under limits."""
@@ -373,7 +374,7 @@ def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
         )
     [(known_id, frame)] = known
     if message.repeatable and known_id == message.id:
-        raise IdTaken(message.id)
+        raise _IdTaken(message.id)
     differs = tuple(_differences(Frame.parse(frame), message))
     if not differs:
         return str(known_id)
@@ -448,12 +449,8 @@ def add_request(
     asker: Asker | None = None,
 ) -> Ticket:
     """Store a request and the ticket that waits for its reply."""
-    try:
-        message_id = outbox.add(tx, message)
-    except IdTaken:
-        message = outbox.composer.renamed(message)
-        message_id = outbox.add(tx, message)
-    if message_id == message.id:
+    message_id = outbox.add(tx, message)
+    if message_id == message.id or message.repeatable:  # another message's id is that of its key
         wait = None if timeout is None else millis("timeout", timeout, error=InvalidMessage)
         deadline_at = None if wait is None else tx.now + wait
         opened = message_id, message.session, message.recipient, tx.now, deadline_at

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from typing_extensions import TypeForm
 
 from onceward.core.rows.outbox import OutgoingMessage
-from onceward.core.send.add import IdTaken, Outbox, add_request
+from onceward.core.send.add import Outbox, add_request
 from onceward.core.send.compose import EVERY_AGENT
 from onceward.core.send.tasks import task
 from onceward.errors import StoreError
@@ -158,8 +158,6 @@ class Transaction:
     def _store(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         try:
             return self._outbox.add(tx, message)
-        except IdTaken:
-            return self._store(tx, self._outbox.composer.renamed(message))
         except Exception as error:
             raise_meant(self._outbox.db.translate_error(error), error)
             raise

@@ -322,11 +322,17 @@ class Composer:
             after = int(last.id[:8] + last.id[9:13] + last.id[15:18], 16)
         elif last.time is not None:
             after = round(1000 * last.time.timestamp()) << ORDER_BITS
-        at = after >> ORDER_BITS
-        oldest = now - round(1000 * min(REPEATABLE_FOR, self._settings.retention / 2))
-        if not oldest <= at <= now + AHEAD:
-            return None
         names = [part for each in handled for part in (each.sender, each.id)]
+        return self._ids(after, now, names)
+
+    def ids_at(self, at: Millis, now: Millis, *names: str) -> RepeatableIds | None:
+        """Return the ids of what is sent for a planned moment, such as a date; see ``ids_of``."""
+        return self._ids(at << ORDER_BITS, now, names)
+
+    def _ids(self, after: int, now: Millis, names: Sequence[str]) -> RepeatableIds | None:
+        oldest = now - round(1000 * min(REPEATABLE_FOR, self._settings.retention / 2))
+        if not oldest <= after >> ORDER_BITS <= now + AHEAD:
+            return None
         return RepeatableIds(after, self._sender.agent, *names)
 
     def renamed(self, message: OutgoingMessage) -> OutgoingMessage:

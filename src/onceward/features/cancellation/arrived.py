@@ -8,13 +8,14 @@ from typing import Final, NamedTuple
 
 from onceward.core.accept.policy import Endings
 from onceward.core.end import sent
-from onceward.core.rows import senders, tickets
+from onceward.core.rows import inbox, senders, tickets
 from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.add import NO_ASKER, add_if_possible
+from onceward.core.send.compose import named_id
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
-from onceward.message.ids import OWN_ID, new_id_at
+from onceward.message.ids import OWN_ID
 from onceward.message.parcel import UNANSWERED, Receipt
 from onceward.message.vocabulary import CANCEL, PRIORITIES, reason_text
 
@@ -111,6 +112,7 @@ class Canceller:
         for frame in asked:
             decision = self._decide(tx, sender, frame)
             told = Receipt(frame.id, "processed", reason_text(UNANSWERED, decision))
+            inbox.note_reason(tx, sender, frame.id, str(told.reason))  # for one that asks again
             senders.add_receipts(tx, [(sender, told)])
 
     def _decide(self, tx: StoreTransaction, sender: str, frame: Frame) -> str:
@@ -156,7 +158,7 @@ def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None
         key=key,
         causation_id=asked.id,
     )
-    message_id = new_id_at(tx.now, key)
+    message_id = named_id(headers, asked.recipient, None)
     frame = f"{render_head(frame_prefix(headers), message_id, tx.now)}{payload.text}}}"
     message = OutgoingMessage(
         headers=headers,

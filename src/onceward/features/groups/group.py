@@ -71,9 +71,20 @@ class AsyncGroup(AsyncFace[Group]):
         return self._plain.id
 
 
-def new_group(outbox: Outbox, session: str, then: str, data: object, kind: str | None) -> NewGroup:
+def new_group(
+    outbox: Outbox,
+    session: str,
+    then: str,
+    data: object,
+    kind: str | None,
+    *,
+    within: Transaction | None = None,
+) -> NewGroup:
     """
     Return a group that the caller fills; its completion is checked now.
+
+    A handler's group, *within* its transaction, has the same id if the handler is called again
+    after a restore.
 
     Raises:
         InvalidArgument: *data* is not JSON.
@@ -83,14 +94,16 @@ def new_group(outbox: Outbox, session: str, then: str, data: object, kind: str |
     payload = encode(data)
     if payload.media == BYTES:
         raise InvalidArgument(f"data={quoted(data)} must be JSON, not bytes")
-    group = NewGroup(outbox.composer.mint(), session, then, kind or TYPE, payload.text)
+    group_id = None if within is None else stored.repeated_id(within._alive(), within._ids, then)
+    group = NewGroup(group_id or outbox.composer.mint(), session, then, kind or TYPE, payload.text)
     outbox.compose(session, then, GroupDone(id=group.id, sent=0, failed=0, data=data), of(group))
     return group
 
 
 def of(group: NewGroup | stored.DueGroup) -> MessageOptions:
-    """Return the options of the message of a group: it has its own lane."""
-    return MessageOptions(type=group.type, ordering_key=f"group.{group.id}")
+    """Return the options of the message of a group: it has its own lane, and the group's key."""
+    name = f"group.{group.id}"
+    return MessageOptions(type=group.type, ordering_key=name, key=name)
 
 
 @contextmanager

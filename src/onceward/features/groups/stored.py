@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.ids import RepeatableIds
 from onceward.message.record import GroupInfo
 
 MESSAGES_TOLD: Final = 1000
@@ -101,6 +102,12 @@ class DueGroup(NamedTuple):
     data: str
     sent: int
     failed: int
+
+
+def repeated_id(tx: StoreTransaction, ids: RepeatableIds | None, then: str) -> str | None:
+    """Return the id of a handler's group; None for a new one, as after a replay."""
+    found = None if ids is None else ids(then, "group")
+    return None if tx.rows("SELECT 1 FROM _onceward_groups WHERE id = ?", (found,)) else found
 
 
 def join(tx: StoreTransaction, group: str, message_id: str) -> None:

@@ -28,12 +28,12 @@ class WithGroups(CallParts):
             SendError: no message can be sent to *then*.
 
         """
-        new = self._new_group(then, data, type)
-        with opened(self._transaction_of_group(), new, self._follow) as group:
+        tx = self._transaction_of_group()
+        with opened(tx, self._new_group(then, data, type, tx), self._follow) as group:
             yield group
 
-    def _new_group(self, then: str, data: object, kind: str | None) -> Any:
-        return new_group(self._outbox, self.session, then, data, kind)
+    def _new_group(self, then: str, data: object, kind: str | None, tx: Any) -> Any:
+        return new_group(self._outbox, self.session, then, data, kind, within=tx)
 
     def _transaction_of_group(self) -> Any:
         if not hasattr(self, "tx"):
@@ -50,8 +50,8 @@ class AsyncWithGroups(AsyncFace[Any]):
     ) -> AsyncIterator[AsyncGroup]:
         """Open a block whose ``send`` adds messages to a new group; see ``Context.group``."""
         plain, off_loop = self._plain, self._off_loop
-        new = await off_loop.call(lambda: plain._new_group(then, data, type))
         tx = await off_loop.call(plain._transaction_of_group)
+        new = await off_loop.call(lambda: plain._new_group(then, data, type, tx))
         group = Group(tx, new, plain._follow)
         yield AsyncGroup(group, off_loop)
         await off_loop.call(group._store)

@@ -441,7 +441,7 @@ class RunCompletion:
         """
         prove(tx, run)
         for draft in effects.drafts:
-            self._outbox.add_repeatable(tx, draft)
+            self._outbox.add(tx, draft)
         for number, work in enumerate(effects.work):
             ids = None if effects.ids is None else effects.ids.within(str(number))
             yours = Transaction(tx, self._outbox, run.session, ids=ids)

@@ -50,7 +50,8 @@ class Scheduler:
 
     def send_now(self, tx: StoreTransaction, schedule: ScheduledMessage) -> str:
         """Send a schedule's message in the caller's transaction, independent of its dates."""
-        return self._add(tx, schedule, [self.compose(schedule, tx.now)], tx.now)
+        message = self._outbox.compose(*_parts(schedule, tx.now))
+        return self._add(tx, schedule, [message], tx.now)
 
     def _step_back(self, seen: ScheduledMessage, now: Millis) -> ScheduledMessage:
         """After the clock was set back, return to the first unsent date; sent dates stay sent."""
@@ -64,7 +65,7 @@ class Scheduler:
             return
         try:
             due = seen.rule.due(seen.unsent_dates, seen.next_at, now, seen.missed)
-            messages = [self.compose(seen, date) for date in due.dates]
+            messages = [self._compose_of(seen, date, now) for date in due.dates]
             self._db.write(partial(self._advance, seen=seen, messages=messages, due=due, now=now))
         except StoreError:  # an error of the file is not this schedule's fault
             raise
@@ -108,9 +109,13 @@ class Scheduler:
         schedules.note_sent(tx, schedule.name, len(messages), date, last)
         return last
 
-    def compose(self, schedule: ScheduledMessage, date: Millis) -> OutgoingMessage:
-        """Return the message of one date without writing; any SendError may be raised."""
-        return self._outbox.compose(*_parts(schedule, date))
+    def _compose_of(self, schedule: ScheduledMessage, date: Millis, now: Millis) -> OutgoingMessage:
+        """Return the message of one date, whose id a restored file finds again."""
+        session, to, body, options = _parts(schedule, date)
+        ids = self._outbox.composer.ids_at(date, now, "schedule", schedule.name)
+        if ids is not None:
+            options["ids"] = ids
+        return self._outbox.compose(session, to, body, options)
 
     def check(self, schedule: ScheduledMessage, date: Millis) -> None:
         """Raise SendError if the message of a date could not be sent."""
