@@ -288,6 +288,16 @@ CREATE TABLE _onceward_chosen_ids (
     PRIMARY KEY (sender, id)
 ) STRICT, WITHOUT ROWID;
 
+-- Messages that came a second time under their id with other contents, in the files of both sides; the first one stayed.
+CREATE TABLE _onceward_differing_messages (
+    seq        INTEGER PRIMARY KEY,
+    box        TEXT    NOT NULL CHECK (box IN ('outbox', 'inbox')),
+    peer       TEXT    NOT NULL,
+    id         TEXT    NOT NULL,
+    noticed_at INTEGER NOT NULL,
+    UNIQUE (box, peer, id)
+) STRICT;
+
 -- Outcomes on their way back to senders: one row per commit and sender, deleted once delivered.
 CREATE TABLE _onceward_receipts (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -572,6 +582,11 @@ SELECT name, url, p.epoch, generation, p.number, coalesce(json_array_length(in_f
   FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON sender = name;
 
 -- A comparison of files needs this to tell pruned from lost: the id up to which a sender's dedup records may have been pruned.
+CREATE VIEW onceward_differing_messages AS
+SELECT d.seq, d.id, CASE box WHEN 'inbox' THEN peer ELSE agent END AS sender, CASE box WHEN 'inbox' THEN agent ELSE peer END AS recipient,
+       box, noticed_at
+  FROM _onceward_differing_messages AS d, _onceward_file_info;
+
 CREATE VIEW onceward_streams AS
 SELECT sender, agent AS recipient, epoch, number, horizon_id, updated_at FROM _onceward_sender_streams, _onceward_file_info;
 

@@ -360,7 +360,9 @@ def slice_of(
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of rows outside outbox and inbox; return how many."""
-    owned = (tickets.prune, limits.prune_drops, inbox.prune_attempts)
+    from onceward.core.rows import differing  # noqa: PLC0415 - not before an opening
+
+    owned = (tickets.prune, limits.prune_drops, inbox.prune_attempts, differing.prune)
     return tx.run(LATE_CHANGES, {"limit": limit}) + sum(
         prune(tx, before=before, limit=limit) for prune in owned
     )

@@ -117,6 +117,18 @@ class Duplicate(MessageEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherContents(MessageEvent):
+    """
+    The message came a second time under its id, with other contents; the first one stays.
+
+    A handler that was called again after a restore of its file has sent something else. Both files
+    report it, and list it in ``onceward_differing_messages``.
+    """
+
+    name: ClassVar[str] = "other_contents"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected(MessageEvent):
     """A frame was refused on receipt and not stored; the sender keeps it as a dead letter."""
 

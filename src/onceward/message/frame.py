@@ -63,6 +63,8 @@ TAGS: Final = "tags"
 """Extension attribute with a message's tags, separated by commas."""
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
 TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
+OF_A_TIME: Final = frozenset(("time", "expirytime", "answerby", *TRACE_CONTEXT))
+"""The attributes of a frame that differ if a handler sends its message again."""
 """Extension attributes of CloudEvents' distributed tracing, and W3C baggage."""
 KEPT_PARCELS: Final = 4
 """Number of parcels whose frames are kept in memory; those of older ones are read again."""
@@ -528,3 +530,16 @@ def session_and_type(frame: str) -> tuple[str, str]:
 def split_digest(head: str, body_digest: bytes) -> bytes:
     """Return 128 bits over a frame's head and the digest of its body, which is computed once."""
     return sha256(head.encode() + body_digest).digest()[:DIGEST_BYTES]
+
+
+def same_contents(one: str, other: str) -> bool:
+    """Return whether the texts of two frames say the same, apart from their times and traces."""
+    try:
+        told = [json.loads(text) for text in (one, other)]
+    except ValueError:  # one of them is damaged
+        return False
+    return all(
+        each.get(name) == rest.get(name)
+        for each, rest in (told, told[::-1])
+        for name in each.keys() - OF_A_TIME
+    )

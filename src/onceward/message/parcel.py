@@ -47,6 +47,10 @@ def generation_of(epoch: str) -> int:
     return int(epoch[:8], 16) if EPOCH.fullmatch(epoch) else 0
 
 
+OTHER_CONTENTS: Final = "the message that came first has other contents, and stays"
+"""End of the reason in a receipt for a message that came again, and is not the same."""
+
+
 class ParcelFrame(NamedTuple):
     """A frame in a parcel: id, stored text, digest, and whether the peer may already know it."""
 

@@ -10,9 +10,9 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept import judge
-from onceward.core.accept.judge import Known, KnownMessage
+from onceward.core.accept.judge import Known
 from onceward.core.accept.policy import Arrives, Endings, InboxPolicy, Inspect, ParsedFrame, Told
-from onceward.core.end import received, sent
+from onceward.core.end import sent
 from onceward.core.rows import claimable, inbox, lanes, peers, senders, tickets
 from onceward.core.rows.inbox import InboxRow
 from onceward.core.rows.lanes import OpenLane
@@ -29,7 +29,7 @@ from onceward.message.frame import Frame, keep_until_handled, session_and_type
 from onceward.message.ids import KEYED
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, Verdict, downgrade
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import QUESTION, reason_text
+from onceward.message.vocabulary import QUESTION
 
 if TYPE_CHECKING:
     from onceward.core.run.arrival import TakesArrivals
@@ -61,6 +61,8 @@ class AcceptResult:
     received: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
     rejected: list[tuple[str, str]] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+    """Those of the duplicates that have other contents than the message that came first."""
     answered: list[str] = field(default_factory=list)
     moved: sent.Moved = field(default_factory=sent.Moved)
 
@@ -221,6 +223,7 @@ class Receiver:
                     for i in result.duplicates
                 ),
             )
+        self._emitter.differing(tx, peer, result.differing)
 
     def _tell_rejected(self, tx: StoreTransaction, parcel: Parcel, result: AcceptResult) -> None:
         """Emit the refused frames with their own fields, which no row has."""
@@ -321,8 +324,13 @@ def _accept_frames(
         message_id = carried.id
         doubtful = judge_all or carried.redelivered
         if (before := known.get(message_id)) is not None:
-            receipts[message_id] = _present(before)
+            from onceward.core.accept import again  # noqa: PLC0415 - rarely needed
+
+            receipts[message_id] = again.present(before)
             kept.duplicates.append(message_id)
+            if frame is not None and again.differs(tx, parcel.sender, carried, before):
+                receipts[message_id] = again.told(receipts[message_id])
+                kept.differing += again.noted(tx, parcel.sender, message_id)
         elif (doubtful or frame is None or each.problem or frame.expirytime is not None) and (
             problem := judge.refusal(each, horizon if doubtful else None, tx.now)
         ):
@@ -337,18 +345,6 @@ def _accept_frames(
     for message_id in kept.answered:
         receipts[message_id] = Receipt(message_id, "processed")
     return kept
-
-
-def _present(known: KnownMessage) -> Receipt:
-    """Return the receipt with the outcome of a message that came before."""
-    message_id, state, outcome, reason = known
-    if outcome == "dead":
-        return Receipt(message_id, "dead", reason_text("dead", "kept in the peer's dead letters"))
-    if outcome is not None or state != "pending":
-        if state is None and outcome == "dropped":
-            reason = reason_text("dropped", "its row and its reason were pruned")
-        return received.receipt(message_id, outcome or str(state), reason)
-    return Receipt(message_id, "duplicate")
 
 
 def store_own(tx: StoreTransaction, message: OutgoingMessage, lane_id: int) -> None:

@@ -42,9 +42,10 @@ REASON: Final = attrgetter("reason")
 TEXT: Final = attrgetter("text")
 
 
-KNOWN: Final = """
-SELECT id, state, outcome, reason
+KNOWN: Final = f"""
+SELECT id, state, outcome, reason, digest
   FROM (SELECT j.value AS id, b.state, b.reason,
+               CASE WHEN instr(b.frame, '"{EDITS}"') = 0 THEN lower(hex(b.digest)) END AS digest,
                (SELECT outcome
                   FROM _onceward_processed_messages
                  WHERE sender = :sender AND message_id = j.value) AS outcome
@@ -57,7 +58,7 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox')
        - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
        EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept'),
        (SELECT inbound_rule FROM _onceward_peers WHERE name = :sender),
-       (SELECT json_group_array(json_array(id, state, outcome, reason)) FROM ({KNOWN})),
+       (SELECT json_group_array(json_array(id, state, outcome, reason, digest)) FROM ({KNOWN})),
        s.epoch, s.number, s.last_id, s.horizon_id, s.base_epoch, s.base_number
   FROM _onceward_file_info LEFT JOIN _onceward_sender_streams AS s ON s.sender = :sender
 """
@@ -73,6 +74,8 @@ class KnownMessage(NamedTuple):
     outcome: str | None
     """Outcome in its dedup record; None if there is none."""
     reason: str | None
+    digest: str | None
+    """Digest of its frame as it came, in hexadecimal; None if that is pruned or edited."""
 
 
 Known = dict[str, KnownMessage]

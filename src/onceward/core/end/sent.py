@@ -18,7 +18,7 @@ from onceward.core.rows import dead_letters, outbox, tickets
 from onceward.core.rows.outbox import OwnRow
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
-from onceward.message.parcel import UNANSWERED, Receipt
+from onceward.message.parcel import OTHER_CONTENTS, UNANSWERED, Receipt
 from onceward.message.vocabulary import Reason
 
 ASK_PAUSES: Final = (1, 2, 4, 8, 16)
@@ -68,6 +68,8 @@ class Moved(NamedTuple):
     """Those of ``sent`` that the peer was known to have: it was asked for their outcome."""
     at_once: tuple[str, ...] = ()
     """Those of ``acked`` that the peer was not known to have."""
+    differing: tuple[str, ...] = ()
+    """Messages whose first copy at the peer has other contents."""
 
     @property
     def ended(self) -> bool:
@@ -98,13 +100,13 @@ def settle(
     A receipt may come early, late or twice: states only ever move forward.
     """
     by_state: dict[str, list[Receipt]] = {}
-    unanswered: list[Receipt] = []
+    told: list[Receipt] = []
     for receipt in receipts:
         by_state.setdefault(receipt.state, []).append(receipt)
-        if receipt.reason is not None and receipt.reason.startswith(UNANSWERED):
-            unanswered.append(receipt)
+        if receipt.reason is not None:
+            told.append(receipt)
     done = list(map(ID, by_state.pop("processed", ())))
-    if done and not (by_state or unanswered):  # most parcels and all messages to oneself
+    if done and not (by_state or told):  # most parcels and all messages to oneself
         acked, at_once = _ack(tx, peer, done, parcel)
         return Moved(acked=tuple(acked), at_once=tuple(at_once))
     stored = list(map(ID, by_state.get("stored", ())))
@@ -128,11 +130,12 @@ def settle(
         tuple(moved),
         tuple(acked),
         tuple(failed),
-        _fail_requests(tx, peer, unanswered) if unanswered else (),
+        _fail_requests(tx, peer, told) if told else (),
         _end_there(tx, peer, by_state["dropped"], parcel) if "dropped" in by_state else (),
         _end_there(tx, peer, by_state["cancelled"], parcel) if "cancelled" in by_state else (),
         again,
         tuple(at_once),
+        _note_differing(tx, peer, told) if told else (),
     )
 
 
@@ -165,14 +168,23 @@ def _end_there(
     return tuple(ended)
 
 
-def _fail_requests(
-    tx: StoreTransaction, peer: str, unanswered: Sequence[Receipt]
-) -> tuple[str, ...]:
+def _note_differing(tx: StoreTransaction, peer: str, told: Sequence[Receipt]) -> tuple[str, ...]:
+    """Record messages whose first copy at the peer has other contents."""
+    other = [each.id for each in told if str(each.reason).endswith(OTHER_CONTENTS)]
+    if not other:
+        return ()
+    from onceward.core.rows import differing  # noqa: PLC0415 - rarely needed
+
+    return differing.note(tx, "outbox", peer, other)
+
+
+def _fail_requests(tx: StoreTransaction, peer: str, told: Sequence[Receipt]) -> tuple[str, ...]:
     """End the wait for replies to requests that their recipient ended without one."""
     return tuple(
         receipt.id
-        for receipt in unanswered
-        if tickets.fail_at(tx, peer, receipt.id, receipt.reason)
+        for receipt in told
+        if str(receipt.reason).startswith(UNANSWERED)
+        and tickets.fail_at(tx, peer, receipt.id, receipt.reason)
     )
 
 

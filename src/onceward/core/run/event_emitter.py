@@ -23,6 +23,7 @@ from onceward.message.events import (
     Failed,
     MessageBound,
     MessageEvent,
+    OtherContents,
     Processed,
     Retried,
     Sent,
@@ -157,6 +158,7 @@ class EventEmitter:
             )
         if moved.dropped and self._hooks.wanted(Dropped):
             self.emit(tx, *(self._dropped(i, peer, reason, at) for i, reason in moved.dropped))
+        self.differing(tx, peer, moved.differing)
         if moved.cancelled:
             self.cancelled(tx, [(i, peer, reason) for i, reason in moved.cancelled])
         if moved.failed and self._hooks.wanted(Failed):
@@ -179,6 +181,13 @@ class EventEmitter:
                     for i, p, r in ended
                 ),
             )
+
+    def differing(self, tx: StoreTransaction, peer: str, ids: Iterable[str]) -> None:
+        """Emit that messages came again with other contents."""
+        if ids and self._hooks.wanted(OtherContents):
+            agent, at = self.agent, tx.now
+            told = (OtherContents(agent=agent, at=at, message_id=i, peer=peer) for i in ids)
+            self.emit(tx, *told)
 
     def _dropped(self, message_id: str, peer: str, reason: str, at: Millis) -> Dropped:
         policy, _, scope = reason.partition(": ")

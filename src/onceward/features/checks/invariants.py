@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from onceward.core.contract import FileRule
 from onceward.core.rows.outbox import body_digest_of, frame_of
 from onceward.errors import StoreClosed, StoreError
-from onceward.message.frame import digest, split_digest
+from onceward.message.frame import digest, same_contents, split_digest
 from onceward.message.ids import OWN_ID
 
 INVARIANTS: Final = {
@@ -337,8 +337,6 @@ SENT_AS: Final = f"""
 SELECT {frame_of("o")} FROM _onceward_outbox AS o WHERE id = ? AND recipient = ?
 """
 KEPT_AS: Final = "SELECT frame FROM _onceward_inbox WHERE sender = ? AND id = ?"
-OF_A_TIME: Final = ("time", "expirytime")
-"""The attributes of a frame that differ if a handler sends its message again."""
 HORIZON: Final = "SELECT horizon_id FROM _onceward_sender_streams WHERE sender = ?"
 PACKED: Final = (
     "SELECT epoch, number, in_flight_seqs IS NOT NULL FROM _onceward_peers WHERE name = ?"
@@ -410,12 +408,7 @@ def _is_redone(sender: ReadableFile, recipient: ReadableFile, row: _Row, kept: b
     texts = str(ours[0][0]), str(theirs[0][0])
     if tuple(map(digest, texts)) != (row.digest, kept):
         return False
-    told = [json.loads(text) for text in texts]
-    return all(
-        one.get(name) == other.get(name)
-        for one, other in (told, told[::-1])
-        for name in one.keys() - set(OF_A_TIME)
-    )
+    return same_contents(*texts)
 
 
 def _slices(sender: ReadableFile, recipient: str) -> Iterator[list[_Row]]:

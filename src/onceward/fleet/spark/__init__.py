@@ -44,6 +44,9 @@ Table peers:
     due_at, lease_at, last_error, seen_at, stream_epoch, stream_number, stream_at, max_bytes,
     inbound_rule, owner, _epoch
 
+Table differing_messages:
+    _db, _agent, _seq, seq, id, sender, recipient, box, noticed_at, _epoch
+
 Table streams:
     _db, _agent, _seq, sender, recipient, epoch, number, horizon_id, updated_at, _epoch
 

@@ -135,3 +135,4 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield from findings.leases(box, path)
         yield findings.limits(box, found, path)
         yield findings.drops(found, path)
+        yield from findings.differing(found, path)

@@ -537,6 +537,15 @@ def limits(box: Postbox, found: FileReader, path: Path) -> Finding:
     return ok("limits", "; ".join(("none is nearly reached", *told)))
 
 
+def differing(found: FileReader, path: Path) -> Iterator[Finding]:
+    """Examine whether messages came a second time with other contents."""
+    if count := lists.count_differing(found):
+        said = f"{count} messages came a second time under their ids, with other contents"
+        look = f"read the view onceward_differing_messages of {path}"
+        cure = "the first ones stayed; a handler must send the same when it is called again"
+        yield warning("contents", said, f"{look}; {cure}")
+
+
 def drops(found: FileReader, path: Path) -> Finding:
     """Examine whether a policy dropped messages that are not pruned yet."""
     rows = lists.drops(found, MOST_DROPS)

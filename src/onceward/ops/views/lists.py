@@ -350,6 +350,15 @@ SELECT {columns(Drops, messages="count(*)")} FROM onceward_drops
 """
 
 
+DIFFERING: Final = "SELECT count(*) FROM onceward_differing_messages"
+
+
+def count_differing(source: Source) -> int:
+    """Return how many messages came a second time with other contents."""
+    [(count,)] = source.rows(DIFFERING)
+    return int(count)
+
+
 def drops(source: Source, limit: int) -> tuple[Drops, ...]:
     """Return the numbers of dropped messages by policy, largest first."""
     return values(source, Drops, DROPS, limit=limit)
