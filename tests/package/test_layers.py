@@ -19,7 +19,7 @@ LIBRARIES = {
         "api. core. features. file.write_queue ops.inspector.pages.live"
         " integrations.langgraph. integrations.openai_agents."
         " integrations.sqlalchemy.loop_connections integrations.sqlalchemy.loop_engines serving"
-        " ops.observe.exposition transports."
+        " integrations.webhooks. ops.observe.exposition transports."
     ),
     "cyclopts": "ops.cli.",
     "django": "integrations.django.",

@@ -51,6 +51,7 @@ BUILT_IN: Final[dict[str, str]] = {
     "http": "onceward.transports.network.http:HttpTransport",
     "https": "onceward.transports.network.http:HttpTransport",
     "poll": "onceward.transports.network.poll:PollTransport",
+    "webhook": "onceward.transports.network.webhook:WebhookTransport",
     "nats": "onceward.transports.network.nats:NatsTransport",
 }
 """By scheme: module and factory of our transports that need an extra."""

@@ -86,6 +86,7 @@ class SettingsOptions(TypedDict, total=False):
     http_certificate: Path | str | None
     http_certificate_key: Path | str | None
     http_plain_hosts: tuple[str, ...]
+    webhook_private_hosts: tuple[str, ...]
     audit: Path | str | None
     search: bool
     tuning: Tuning
@@ -367,6 +368,8 @@ class Settings(Checked):
     """File of that certificate's key; None: in the certificate file."""
     http_plain_hosts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     """Hosts that may be reached without TLS."""
+    webhook_private_hosts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    """Hosts that webhooks may call though their addresses are private."""
     audit: MaybePath = None
     """File that gets one JSON line, without body, per send, poll and expire; None: none."""
     search: bool = False

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import random
-import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
-import httpcore2
-
 from onceward.core.deliver.transport import Features, TransportContext
-from onceward.core.run.shared import Shared
 from onceward.errors import (
     DeliveryError,
     InvalidParcel,
@@ -24,14 +19,15 @@ from onceward.errors import (
     UnknownKey,
     Unreachable,
 )
-from onceward.file import forks
 from onceward.message import wire
 from onceward.message.clock import Millis
 from onceward.message.names import quoted
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.wire import NOTICE_MAX, Notice, decode_notice, encode_notice
 from onceward.transports.network.http_failures import in_words
-from onceward.transports.network.http_network import ERRORS, Connector, Network
+from onceward.transports.network.http_network import ERRORS, Network
+from onceward.transports.network.http_pools import Pools
+from onceward.transports.network.http_reading import all_headers, read_body, retry_after
 from onceward.transports.network.http_signing import (
     WINDOW,
     Signed,
@@ -45,10 +41,6 @@ from onceward.transports.network.peer_busy import PeerBusy
 
 PARCEL_MAX: Final = 8 << 20
 """Maximum bytes of a pushed parcel, and a listener's default limit."""
-IDLE: Final = 20.0
-"""Seconds for which an idle connection is kept; a listener keeps it longer."""
-IDLE_MAX: Final = 128
-"""Maximum idle connections of this process, for each scheme and set of certificates."""
 AGAIN: Final = 0.05
 """Seconds before a poll is repeated that arrived while the previous one was being read."""
 BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
@@ -87,9 +79,7 @@ class HttpTransport:
     def __init__(self, context: TransportContext) -> None:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
-        self._network, self._lock = Network(), forks.new_lock()
-        self._used: dict[str, tuple[_Pool, httpcore2.ConnectionPool]] = {}
-        """The open connection pools, by the scheme of a url."""
+        self._network, self._pools = Network(), Pools(context.settings)
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* may be a home's, without connecting."""
@@ -108,7 +98,7 @@ class HttpTransport:
         body = wire.encode_parcel(parcel)
         asked = SignedRequest(parcel.sender, parcel.recipient, "parcels", wire.CONTENT_TYPE, body)
         reply = self.request(url, asked, limit=wire.answer_bytes(parcel))
-        if reply.status in BUSY and (wait := _retry_after(reply.headers, self._now())):
+        if reply.status in BUSY and (wait := retry_after(reply.headers, self._now())):
             return Answer(verdict="busy", retry_after=self._spread(wait))
         self._prove(asked, reply)
         try:
@@ -174,15 +164,15 @@ class HttpTransport:
         try:
             with (
                 self._network.exchange(self._settings.deliver_timeout),
-                self._open_pool(place.scheme).stream(
+                self._pools.open(place.scheme).stream(
                     "POST", target, headers=headers, content=asked.body
                 ) as response,
             ):
-                body = _read(response.iter_stream(), max(limit, NOTICE_MAX))
+                body = read_body(response.iter_stream(), max(limit, NOTICE_MAX))
         except (*ERRORS, OSError) as error:
             words = in_words(error, place.scheme, self._settings.http_ca)
             raise Unreachable(words) from error
-        return Reply(response.status, _headers(response.headers), body)
+        return Reply(response.status, all_headers(response.headers), body)
 
     def _prove(self, asked: SignedRequest, reply: Reply) -> None:
         """Raise Unreachable unless the reply is signed and names the request's nonce."""
@@ -203,7 +193,7 @@ class HttpTransport:
         """Return the seconds before repeating a poll for which the peer had no capacity."""
         if reply.status == HTTPStatus.TOO_MANY_REQUESTS:
             return AGAIN
-        wait = _retry_after(reply.headers, self._now()) or 1000
+        wait = retry_after(reply.headers, self._now()) or 1000
         return self._spread(wait) / 1000
 
     def _spread(self, wait: Millis) -> Millis:
@@ -214,82 +204,13 @@ class HttpTransport:
         """Return how long a busy peer delays us; the answer is not verified."""
         return round(1000 * self._settings.delivery_retry.longest)
 
-    def _open_pool(self, scheme: str) -> httpcore2.ConnectionPool:
-        settings = self._settings
-        with self._lock:
-            if (found := self._used.get(scheme)) is None:
-                trust = _Trust(
-                    settings.http_ca,
-                    settings.http_certificate,
-                    settings.http_certificate_key,
-                )
-                shared = _pool(scheme, trust)
-                found = self._used[scheme] = (shared, shared.enter())
-            return found[1]
-
     def close(self) -> None:
         """Cancel running pushes and close the connections; safe to call twice."""
         if self._network.close():
-            with self._lock:
-                used, self._used = self._used, {}
-            for shared, _ in used.values():
-                shared.leave()
-
-
-class _Trust(NamedTuple):
-    """The certificate files of this client, and of the authorities that it trusts."""
-
-    authorities: Path | None
-    certificate: Path | None
-    key: Path | None
+            self._pools.close()
 
 
 _dice: Final = random.SystemRandom()
-_Pool = Shared[httpcore2.ConnectionPool]
-_pools: dict[tuple[str, _Trust], _Pool] = {}
-_pools_lock: Final = forks.new_lock()
-forks.in_child(_pools.clear)  # a connection of the parent carries its requests
-
-
-def _pool(scheme: str, trust: _Trust) -> _Pool:
-    """Return the connections shared by all transports of this process with the same files."""
-    with _pools_lock:
-        return _pools.setdefault(
-            (scheme, trust),
-            Shared(lambda: _new_pool(_tls(scheme, trust)), httpcore2.ConnectionPool.close),
-        )
-
-
-def _tls(scheme: str, trust: _Trust) -> ssl.SSLContext | None:
-    """Return the TLS context; raise Unreachable if a file cannot be read."""
-    if not trust.authorities and not trust.certificate:
-        return _usual_authorities() if scheme == "https" else None
-    what = f"http_ca {trust.authorities}"
-    try:
-        context = ssl.create_default_context(cafile=trust.authorities)
-        if trust.certificate:
-            what = f"http_certificate {trust.certificate} with its key"
-            context.load_cert_chain(trust.certificate, trust.key)
-    except OSError as error:
-        raise Unreachable(f"certificate: the file of {what} cannot be used: {error}") from error
-    return context
-
-
-def _new_pool(tls: ssl.SSLContext | None) -> httpcore2.ConnectionPool:
-    return httpcore2.ConnectionPool(
-        tls,
-        max_connections=None,
-        max_keepalive_connections=IDLE_MAX,
-        keepalive_expiry=IDLE,
-        network_backend=Connector(),
-    )
-
-
-def _usual_authorities() -> ssl.SSLContext:
-    """Return a TLS context that trusts the system's authorities."""
-    import httpx2  # noqa: PLC0415 - 60 ms that plain http and own authorities save
-
-    return httpx2.create_ssl_context(trust_env=False)
 
 
 class SignedRequest:
@@ -314,25 +235,6 @@ class SignedRequest:
                 secrets, (self.sender, self.recipient, self.verb), self.nonce, timestamp
             ),
         }
-
-
-def _read(parts: Iterable[bytes], limit: int) -> bytes:
-    """Read a body as sent, without decompression, up to *limit* bytes."""
-    body = bytearray()
-    for part in parts:
-        body += part
-        if len(body) > limit:
-            raise Unreachable(f"the answer exceeds the limit of {limit} bytes")
-    return bytes(body)
-
-
-def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by their names in lower case; join headers with the same name."""
-    found: dict[str, str] = {}
-    for name, value in raw:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        found[key] = f"{found[key]}, {text}" if key in found else text
-    return found
 
 
 def _told(notice: Notice, asked: SignedRequest) -> DeliveryError:
@@ -363,14 +265,3 @@ def _why_not_known(headers: Mapping[str, str], now: Millis, asked: SignedRequest
         f"{name}: there, onceward keys ls must list {name} with {ours}, otherwise run onceward "
         f"keys add {name}; the log of the process that serves {peer} names the cause"
     )
-
-
-def _retry_after(headers: Mapping[str, str], now: Millis) -> Millis:
-    """Return the delay in milliseconds that a busy peer requests; 0 if none."""
-    text = headers.get("retry-after", "")
-    if text.isascii() and text.isdigit():
-        return 1000 * int(text[:9])
-    try:
-        return max(0, round(parsedate_to_datetime(text).timestamp() * 1000) - now)
-    except (ValueError, TypeError, OverflowError):
-        return 0

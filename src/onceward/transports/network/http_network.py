@@ -24,7 +24,7 @@ NEXT_ADDRESS: Final = 2.0
 """Seconds after which the next address of a host is tried."""
 ERRORS: Final = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 """Errors of an incomplete exchange."""
-_Address = tuple[Any, ...]
+Address = tuple[Any, ...]
 
 
 class TlsFailed(httpcore2.ConnectError):
@@ -48,7 +48,7 @@ class Network:
         self._changed = Condition(forks.new_rlock())
         self._closed, self._under_way = False, 0
         self._sockets: set[socket.socket] = set()
-        self._lookups: set[Future[list[_Address]]] = set()
+        self._lookups: set[Future[list[Address]]] = set()
 
     @contextmanager
     def exchange(self, within: float) -> Iterator[None]:
@@ -100,11 +100,11 @@ class Network:
             self._sockets.add(made)
         _this.socket = made
 
-    def addresses(self, host: str, port: int) -> list[_Address]:
+    def addresses(self, host: str, port: int) -> list[Address]:
         """Look up a host on its own thread: the system's resolver has no deadline."""
         with suppress(socket.gaierror):
             return _resolved(host, port, socket.AI_NUMERICHOST)
-        found: Future[list[_Address]] = Future()
+        found: Future[list[Address]] = Future()
         with self._changed:
             self._check_open()
             self._lookups.add(found)
@@ -167,7 +167,7 @@ class Connector(httpcore2.NetworkBackend):
             raise OSError(f"{host} has no address")
 
 
-def _connected(address: _Address, within: float) -> _Stream:
+def _connected(address: Address, within: float) -> _Stream:
     family, kind, protocol, _, place = address
     made = socket.socket(family, kind, protocol)
     try:
@@ -246,7 +246,7 @@ def _told(late: type[Exception], failed: type[Exception]) -> Iterator[None]:
         raise failed(str(error)) from error
 
 
-def _look_up(found: Future[list[_Address]], host: str, port: int) -> None:
+def _look_up(found: Future[list[Address]], host: str, port: int) -> None:
     with suppress(InvalidStateError):  # given up meanwhile
         try:
             found.set_result(_resolved(host, port))
@@ -254,5 +254,5 @@ def _look_up(found: Future[list[_Address]], host: str, port: int) -> None:
             found.set_exception(OSError(str(error)))
 
 
-def _resolved(host: str, port: int, flags: int = 0) -> list[_Address]:
+def _resolved(host: str, port: int, flags: int = 0) -> list[Address]:
     return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))

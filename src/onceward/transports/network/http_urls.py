@@ -20,7 +20,7 @@ def check_url(url: str, *, plain_hosts: Iterable[str] = ()) -> None:
         *plain_hosts*; the error says what is wrong.
 
     """
-    found = _split(url)
+    found = split_url(url)
     host = found.hostname or ""
     if found.username is not None or found.password is not None:
         _refuse(url, "it contains a user name: add keys with onceward keys add", secret=True)
@@ -34,18 +34,21 @@ def check_url(url: str, *, plain_hosts: Iterable[str] = ()) -> None:
         _refuse(url, "other machines need https, unless http_plain_hosts names them")
 
 
-def _split(url: str) -> SplitResult:
+def split_url(url: str, *, secret: bool = False) -> SplitResult:
+    """Return the parts of an http url; raise InvalidArgument, which hides a *secret* one."""
     try:
         found = urlsplit(url)
         port = found.port
     except ValueError as error:
-        _refuse(url, str(error))
+        _refuse(url, str(error), secret=secret)
     if found.scheme not in {"http", "https"} or port == 0:
-        _refuse(url, "it must begin with https:// and a host")
+        _refuse(url, "it must begin with https:// and a host", secret=secret)
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        _refuse(url, "it contains a space or another character that a url cannot have")
+        _refuse(
+            url, "it contains a space or another character that a url cannot have", secret=secret
+        )
     if not found.netloc:
-        _refuse(url, "it must begin with https:// and a host")
+        _refuse(url, "it must begin with https:// and a host", secret=secret)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Define the error of a peer that has no capacity for a poll."""
+"""Define the error of a peer that asks to come back later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onceward.errors import Unreachable
 
 
 class PeerBusy(Unreachable):
-    """The peer has no capacity for a poll now; poll again *after* that many seconds."""
+    """The peer has no capacity now; ask again *after* that many seconds."""
 
     def __init__(self, msg: str, after: float) -> None:
         super().__init__(msg)
