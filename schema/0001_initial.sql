@@ -53,6 +53,7 @@ CREATE TABLE _onceward_peers (
     own_forks            INTEGER NOT NULL DEFAULT 0,
     max_bytes            INTEGER,
     inbound_rule         TEXT    CHECK (inbound_rule IS NULL OR json_valid(inbound_rule)),
+    greeting             TEXT,
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import apsw
 
+from onceward.file.last_seen import LastSeen
+
 TABLES = """
 SELECT name FROM pragma_table_list
  WHERE schema = 'main' AND type = 'table' AND strict AND name GLOB '_onceward_*' ORDER BY name
@@ -68,7 +70,17 @@ def put(path: Path, table: str, column: str, value: object) -> int:
     for _, sql in triggers:
         con.execute(str(sql))
     _redefined(con, path, table, whole).close()
+    _note_as_left(path)
     return changed
+
+
+def _note_as_left(path: Path) -> None:
+    """Note the file as it is now, so that its next opening does not take it for a restored one."""
+    seen = LastSeen(path)
+    noted = seen._read()
+    if noted is not None:
+        inode, changed_at, size = seen._left
+        seen._write(noted._replace(inode=inode, changed_at=changed_at, size=size))
 
 
 def _loosened(sql: str, column: str) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onceward.errors import InvalidParcel
 from onceward.message.frame import digest
 from onceward.message.parcel import (
+    GREETING,
     Answer,
     Durability,
     Parcel,
@@ -53,6 +54,7 @@ parcels = st.builds(
     base_position=positions,
     unsettled=st.lists(ids, max_size=3).map(tuple),
     stream_position=positions,
+    greeting=st.none() | st.from_regex(GREETING, fullmatch=True),
 )
 
 
@@ -115,6 +117,7 @@ def test_the_size_of_the_largest_values_suffices() -> None:
         base_position=(longest, BIG),
         unsettled=(longest,) * 64,
         stream_position=(longest, BIG),
+        greeting=f"restored:{'f' * 24}",
     )
     answer = Answer(
         verdict="duplicate", receipts=(receipt,), epoch=longest, number=BIG, retry_after=BIG

@@ -158,6 +158,7 @@ UNREAD = {
         "stream_position=parcel.stream_position if parcel.frames else None",
         POSITION,
     ),
+    "the greeting": ("greeting=None", PARCEL),
     "the sender's durability": ('durability="safe"', PARCEL),
     "the reasons of receipts": (
         "receipts=tuple(r._replace(reason=None) for r in parcel.receipts)",

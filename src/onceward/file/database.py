@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeVar
 
 import apsw
 
@@ -71,6 +71,9 @@ from onceward.message.log import log, quietly
 from onceward.message.names import agent_name
 from onceward.message.parcel import Answer, Durability, Parcel
 from onceward.message.settings import Settings
+
+if TYPE_CHECKING:
+    from onceward.file.last_seen import LastSeen
 
 T = TypeVar("T")
 FIRST_PAUSE: Final = 0.05
@@ -153,6 +156,10 @@ class Database:
     """The last WAL that was deleted under this process."""
     on_deleted_wal: tuple[Callable[[DeletedWal], None], ...] = ()
     """Called while the writer's turn is held: they must not use the file."""
+    was_restored = False
+    """Whether its opening found that it was restored, moved or copied."""
+    _seen: LastSeen | None = None
+    """The note beside it of how it was left; None for a file that is in no folder."""
     damaged: str | None = None
     """The damaged value that the last examination found."""
     _sound_until = 0.0
@@ -446,6 +453,7 @@ class Database:
         deadline, con = monotonic() + self.writer.queue.timeout, None
         try:
             self.guard.refuse_replaced()
+            self._look_before()
             con = self._connect(deadline)
             self._enable_wal(con)
             self._prepare(con)
@@ -469,6 +477,8 @@ class Database:
         self._ticks, self._reopening = 0, _Reopening()
         if self._openings > 1:  # commits made in between notified no listener
             self.notifier.notify_local()
+        else:
+            self._note_opening()
         return con
 
     def _connect(self, deadline: float) -> apsw.Connection:
@@ -553,6 +563,30 @@ class Database:
         self.foreign_keys = found.foreign_keys or self._enforces
         if self.deleted_wal is not None and not self.deleted_wal.saved:
             identity.note_lost_wal(tx, self.deleted_wal.at)
+        if self._openings == 0 and self._seen is not None:
+            self.was_restored = self._seen.is_restored(found)
+            if self.was_restored:
+                identity.greet_peers(tx)
+
+    def _look_before(self) -> None:
+        """Look how the file was left, before the first connection changes it."""
+        if self._openings == 0 and self.vfs is None:
+            from onceward.file.last_seen import LastSeen  # noqa: PLC0415 - not before an opening
+
+            self._seen = LastSeen(self.path)
+
+    def _note_opening(self) -> None:
+        """Note how the file is left if this process dies; it has greeted its peers by now."""
+        if self._seen is not None:
+            self._seen.note(closed=False)
+        if self.was_restored:
+            about = log.bind(agent=self.agent, path=str(self.path))
+            about.warning("file restored, moved or copied: its peers are greeted")
+
+    def _note_closing(self) -> None:
+        """Note that the file is closed, if no other process has it open."""
+        if self._seen is not None:
+            self._seen.note(closed=True)
 
     # -- for the writer (transaction.Store) --------------------------------------------------
 
@@ -970,6 +1004,7 @@ class Database:
         if in_time:
             # SQLite would checkpoint a deleted WAL over the new one, and delete the new one
             self._drop(close_without_checkpoint if self.guard.has_other_wal else close)
+            self._note_closing()
         else:
             self._take_from_holder()
 

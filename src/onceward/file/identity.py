@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from onceward.errors import StoreUnusable, WrongAgent
 from onceward.file import file_checks
@@ -12,7 +13,7 @@ from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, MonotonicFileClock
 from onceward.message.error_text import Hint
 from onceward.message.ids import new_token
-from onceward.message.parcel import Durability
+from onceward.message.parcel import ANSWER, RESTORED, Durability, Parcel
 from onceward.message.settings import Settings
 
 IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM _onceward_file_info"
@@ -28,7 +29,9 @@ UPDATE _onceward_file_info
        durability = ?3,
        max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox),
        max_body = coalesce(?6, max_body), foreign_keys = coalesce(?7, foreign_keys)
-RETURNING clock_at, max_inbox, max_body, foreign_keys
+RETURNING clock_at, max_inbox, max_body, foreign_keys, opened,
+          coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0),
+          coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
 """
 RANDOM: Final = "lower(hex(randomblob(12)))"
 """SQL expression for a unique epoch, after the eight digits of its generation."""
@@ -44,6 +47,28 @@ UPDATE _onceward_peers
                            AND (base_epoch <> epoch OR base_parcel < ((generation << 32) | number))
                           THEN (generation << 32) | number ELSE base_parcel END
 """  # noqa: S608 - a constant
+KNOW_SENDERS: Final = f"""
+INSERT INTO _onceward_peers (name, epoch)
+SELECT sender, '00000001' || {RANDOM} FROM _onceward_sender_streams WHERE true
+ON CONFLICT (name) DO NOTHING
+"""  # noqa: S608 - a constant
+# Its leases are those of processes that used it before, perhaps on another machine.
+GREET: Final = """
+UPDATE _onceward_peers
+   SET greeting = ?1, due_at = NULL, owner = NULL, lease_at = NULL
+ WHERE name <> (SELECT agent FROM _onceward_file_info)
+"""
+# The answer to the parcel in flight may be from before the restore: that parcel is pushed again.
+GREET_BACK: Final = f"""
+UPDATE _onceward_peers
+   SET greeting = CASE WHEN greeting GLOB '{RESTORED}*' THEN greeting ELSE ? END,
+       due_at = NULL, owner = NULL, lease_at = NULL
+ WHERE name = ?
+"""  # noqa: S608 - a constant
+DROP_GREETING: Final = """
+UPDATE _onceward_peers SET greeting = NULL
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
 LIMITS: Final = """
 UPDATE _onceward_file_info
    SET max_pending = coalesce(?1, max_pending), max_inbox = coalesce(?2, max_inbox),
@@ -71,6 +96,19 @@ TICK: Final = "UPDATE _onceward_file_info SET clock_at = max(clock_at, ?)"
 MARK: Final = "PRAGMA application_id"
 
 
+class Reach(NamedTuple):
+    """How far a file has come; none of it ever decreases, unless the file is restored."""
+
+    opened: int
+    """Number of its openings."""
+    sent_upto_seq: int
+    received_upto_seq: int
+
+    def reaches(self, other: Reach) -> bool:
+        """Return whether it has come as far as *other* in every respect."""
+        return all(mine >= theirs for mine, theirs in zip(self, other, strict=True))
+
+
 class Identity(NamedTuple):
     """Facts that an opening read or wrote."""
 
@@ -81,6 +119,7 @@ class Identity(NamedTuple):
     max_inbox: int
     max_body: int
     foreign_keys: bool
+    reach: Reach
 
 
 def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> None:
@@ -110,21 +149,42 @@ def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Id
     """Store the agent of a new file or check that of an old one, and write the open barrier."""
     found = tx.rows(IDENTITY)
     if not found:
-        limits_now = (settings.max_pending, settings.max_inbox, settings.max_body)
-        tx.run(INSERT, (wanted, new_token(), settings.durability, *limits_now, tx.now))
+        given = (settings.max_pending, settings.max_inbox, settings.max_body)
+        tx.run(INSERT, (wanted, new_token(), settings.durability, *given, tx.now))
         found = tx.rows(IDENTITY)
     [(agent, file_id, stored, boot)] = found
     refuse_other(agent, wanted)
-    given = settings.model_fields_set
-    durability = settings.durability if wanted is not None and "durability" in given else stored
+    explicit = settings.model_fields_set
+    durability = settings.durability if wanted is not None and "durability" in explicit else stored
     now_boot = file_checks.boot_id()
     if stored == "fast" and boot not in {"", now_boot}:
         tx.run(RENEW_ALL)
-    checks = settings.foreign_keys if wanted is not None and "foreign_keys" in given else None
-    [(clock_at, max_inbox, max_body, checks)] = tx.rows(
+    checks = settings.foreign_keys if wanted is not None and "foreign_keys" in explicit else None
+    [(clock_at, max_inbox, max_body, checks, *reach)] = tx.rows(
         BARRIER, (tx.now, now_boot, durability, *explicit_limits(settings), checks)
     )
-    return Identity(agent, file_id, durability, clock_at, max_inbox, max_body, bool(checks))
+    limits_now = clock_at, max_inbox, max_body, bool(checks)
+    return Identity(agent, file_id, durability, *limits_now, Reach(*reach))
+
+
+def greet_peers(tx: StoreTransaction) -> int:
+    """
+    Greet all peers, because this file was restored, moved or copied; return how many.
+
+    They push again what it has lost, and it learns whether they have more from it than it knows.
+    """
+    tx.run(KNOW_SENDERS)
+    return tx.run(GREET, (f"{RESTORED}{new_token()[:24]}",))
+
+
+def greet_back(tx: StoreTransaction, parcel: Parcel) -> None:
+    """Greet a peer that has greeted us, so that it tells what its restored file has lost."""
+    tx.run(GREET_BACK, (str(parcel.greeting).replace(RESTORED, ANSWER), parcel.sender))
+
+
+def drop_greeting(tx: StoreTransaction, fence: Mapping[str, Any]) -> None:
+    """Greet a leased peer no more, because no greeting can reach it."""
+    tx.run(DROP_GREETING, fence)
 
 
 def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:

@@ -40,7 +40,10 @@ NOTE_OF_ARRIVAL: Final = struct.Struct("<qqqq16s")
 NO_ID: Final = bytes(16)
 NOTES: Final = 512
 """Maximum notes of one round."""
-FIRST: Final = RECORDS * HEADER.size
+HEADERS: Final = RECORDS * HEADER.size
+"""Bytes of the headers; ``last_seen`` has the next ``KEPT``."""
+KEPT: Final = 128
+FIRST: Final = HEADERS + KEPT
 """Where the notes of the first record begin."""
 ALIVE_FOR: Final = 0.25
 """Seconds for which a process that lived and whose lock is held counts as alive."""
@@ -131,7 +134,7 @@ class CallRecords:
         with self._lock, suppress(OSError):
             if not self._is_open(create=True):
                 return None
-            text = os.pread(self.handle, FIRST, 0).ljust(FIRST, b"\0")
+            text = os.pread(self.handle, HEADERS, 0).ljust(HEADERS, b"\0")
             for number in range(RECORDS):
                 if text[number * HEADER.size] or number in self._own or not self._take(number):
                     continue
@@ -229,7 +232,7 @@ class CallRecords:
         return []
 
     def _read(self, *, own: bool) -> Iterable[OwnerRecord]:
-        text, others = os.pread(self.handle, FIRST, 0), False
+        text, others = os.pread(self.handle, HEADERS, 0), False
         for at in range(0, len(text) - HEADER.size + 1, HEADER.size):
             number = at // HEADER.size
             if not text[at] or (number in self._own and not own):

@@ -39,6 +39,11 @@ UNANSWERED: Final[Reason] = "processed without a reply"
 Durability = Literal["safe", "fast"]
 
 EPOCH: Final = re.compile("[0-9a-f]{32}")
+RESTORED: Final = "restored:"
+"""Begins the greeting of a sender whose file was restored; an id of that event follows."""
+ANSWER: Final = "answer:"
+"""Begins the greeting with which a peer answers it, under the same id."""
+GREETING: Final = f"^({RESTORED}|{ANSWER})[0-9a-f]{{24}}$"
 STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
 
 
@@ -108,11 +113,22 @@ class Parcel:
     """
     stream_position: tuple[str, int] | None = None
     """With receipts: epoch and number of the recipient's stream when they were produced."""
+    greeting: str | None = None
+    """
+    ``restored:ID`` if the sender's file was restored, ``answer:ID`` to such a greeting of the peer.
+
+    A parcel with it is judged by its position although it may have no frames.
+    """
+
+    @property
+    def is_from_restored(self) -> bool:
+        """Whether the sender's file was restored since it pushed before."""
+        return self.greeting is not None and self.greeting.startswith(RESTORED)
 
     @property
     def last_id(self) -> str:
-        """Id of the last frame, which names the parcel's content to the peer."""
-        return self.frames[-1].id
+        """Id of the last frame, which names the parcel's content to the peer; empty without one."""
+        return self.frames[-1].id if self.frames else ""
 
 
 Verdict = Literal["accepted", "duplicate", "fork", "busy"]
@@ -169,10 +185,16 @@ def encoded_size(parcel: Parcel) -> int:
     texts += [*parcel.unsettled, *(epoch for epoch, _ in positions)]
     return (
         ENVELOPE
+        + greeting_bytes(parcel.greeting)
         + sum(_text_bytes(text) + 1 for text in texts)
         + sum(frame_bytes(each.id, byte_length(each.text)) for each in parcel.frames)
         + sum(map(receipt_bytes, parcel.receipts))
     )
+
+
+def greeting_bytes(greeting: str | None) -> int:
+    """Return the bytes that a greeting adds to an encoded parcel."""
+    return 0 if greeting is None else len(f',"greeting":"{greeting}"')
 
 
 def frame_bytes(message_id: str, length: int) -> int:

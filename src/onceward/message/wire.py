@@ -28,6 +28,7 @@ from onceward.message.frame import SOURCE, key_ends, refuse_repeated_keys
 from onceward.message.ids import new_id
 from onceward.message.names import AGENT, quoted
 from onceward.message.parcel import (
+    GREETING,
     REASON_MAX,
     RECEIPTS_MAX,
     Answer,
@@ -151,6 +152,8 @@ class _ParcelData(_Strict):
     """With number 1: position up to which the recipient had answered before."""
     stream_position: _Position | None = None
     """With receipts: position of the recipient's stream when they were produced."""
+    greeting: Annotated[str, Field(pattern=GREETING)] | None = None
+    """Says that the sender's file was restored, or answers the recipient that says so."""
 
 
 class _AnswerData(_Strict):
@@ -250,6 +253,7 @@ def decode_parcel(body: bytes) -> Parcel:
         unsettled=tuple(data.unsettled),
         base_position=_position(data.base_position),
         stream_position=_position(data.stream_position),
+        greeting=data.greeting,
     )
 
 
@@ -338,6 +342,8 @@ def _parcel_data(parcel: Parcel, lengths: Iterable[int]) -> dict[str, Any]:
     for name in ("base_position", "stream_position"):
         if (position := getattr(parcel, name)) is not None:
             data[name] = dict(zip(("epoch", "number"), position, strict=True))
+    if parcel.greeting is not None:
+        data["greeting"] = parcel.greeting
     return data
 
 

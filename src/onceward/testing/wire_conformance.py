@@ -54,6 +54,7 @@ PARCELS: Final = {
     "with the position of receipts": replace(
         parcel(3, epoch=EPOCH, previous="x"), receipts=RECEIPTS, stream_position=(OTHER, 9)
     ),
+    "with a greeting": replace(parcel(4, epoch=EPOCH, previous="x"), greeting=f"answer:{'a' * 24}"),
     "of a less durable sender": replace(parcel(1, epoch=EPOCH), durability="fast"),
 }
 """Parcels that differ in every field; each is pushed with frames, some of them redelivered."""

@@ -200,7 +200,9 @@ class WorkerConnections:
         It ends within *patience* seconds, or ``PATIENCE`` if that is less.
         """
         process, look_at = self._known.get(key, UNKNOWN)
-        if len(parcel.frames) + len(parcel.receipts) > FEW or any(map(REDELIVERED, parcel.frames)):
+        if parcel.greeting or len(parcel.frames) + len(parcel.receipts) > FEW:
+            return None
+        if any(map(REDELIVERED, parcel.frames)):
             return None
         if process is None:
             process = self._look(key) if monotonic() >= look_at else None

@@ -61,7 +61,7 @@ def test_a_batch_of_handled_messages_prepares_nothing(tmp_path: Path, prepared: 
             sender.send_many([("b", {"number": number}) for number in range(MESSAGES)])
             settle(sender, recipient)
 
-    assert set() == prepared
+        assert set() == prepared
 
 
 def test_runs_prepare_nothing(tmp_path: Path, prepared: set[str]) -> None:
@@ -82,7 +82,7 @@ def test_runs_prepare_nothing(tmp_path: Path, prepared: set[str]) -> None:
                 sender.session(f"s{number}").send_many([("b", {"number": number})] * 2)
             settle(sender, recipient)
 
-    assert set() == prepared
+        assert set() == prepared
 
 
 def test_members_of_a_group_prepare_nothing(tmp_path: Path, prepared: set[str]) -> None:
@@ -96,4 +96,4 @@ def test_members_of_a_group_prepare_nothing(tmp_path: Path, prepared: set[str]) 
             for message in jobs.lease("crew", limit=10):
                 message.ack()
 
-    assert set() == prepared
+        assert set() == prepared

@@ -21,6 +21,7 @@ from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits
 from onceward.file.database import Database
+from onceward.file.identity import greet_back
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
@@ -134,14 +135,13 @@ class Receiver:
             answer = self._handle_now(self.workers, parcel, policy, frames)
             if answer is not None:
                 return answer
-        for each in frames:
-            frame = each.frame
+        for frame in map(FRAME, frames):
             if frame is not None and self._inspect and (frame.mailbox or frame.channel):
                 frames = self._inspect(frames)
                 break
         work = partial(self._accept, parcel=parcel, policy=policy, frames=frames)
-        if not (parcel.frames or self._db.writer.joins):  # lost receipts are asked for again
-            return self._db.write(work, synced=False).answer
+        if not (parcel.frames or parcel.greeting or self._db.writer.joins):
+            return self._db.write(work, synced=False).answer  # receipts are asked for again
         return self._db.write_outside(work).answer
 
     def _handle_now(
@@ -174,12 +174,11 @@ class Receiver:
             self._emitter.moved(tx, parcel.sender, result.moved)
             self._emit(tx, parcel.sender, result)
             self._tell_rejected(tx, parcel, result)
-        moved = result.moved
         if result.received:
             tx.wakeups[self._notify_arrival] = None
-        elif moved.ended:
+        elif result.moved.ended:
             tx.wakeups[self._notify_in] = None
-        if result.answered or result.duplicates:
+        if result.answered or result.duplicates or parcel.greeting:
             tx.wakeups[self._notify_out] = None
         return result
 
@@ -249,9 +248,9 @@ def accept(
     the same parcel comes again and nothing has changed.
     """
     moved = _settle(tx, parcel, policy) if parcel.receipts else sent.NOTHING_MOVED
-    if parcel.stream_position is not None and moved.any:
-        peers.record_base(tx, parcel.sender, parcel.stream_position)
-    if not parcel.frames:
+    if parcel.greeting and parcel.is_from_restored:
+        greet_back(tx, parcel)
+    if not (parcel.frames or parcel.greeting):
         return AcceptResult(_answer(policy, "accepted"), moved=moved)
     found = judge.look(tx, parcel)
     verdict, stream, known = found.verdict, found.stream, found.known
@@ -274,9 +273,9 @@ def accept(
         tx, parcel, examined, policy,
         known=known, horizon=stream.horizon_id, judge_all=found.judge_all,
     )  # fmt: skip
-    receipts = map(kept.receipts.__getitem__, map(ID, parcel.frames))
-    kept.moved, kept.answer = moved, _answer(policy, verdict, tuple(receipts))
-    if verdict == "accepted":
+    receipts = tuple(map(kept.receipts.__getitem__, map(ID, parcel.frames)))
+    kept.moved, kept.answer = moved, _answer(policy, verdict, receipts)
+    if verdict == "accepted" and parcel.frames:
         judge.advance(tx, stream, parcel)
     if kept.duplicates or kept.rejected:
         bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
@@ -287,7 +286,10 @@ def _settle(tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy) -> sent.M
     """Apply the receipts that a parcel carries to our own outbox."""
     trusted = policy.trusts(parcel.durability)
     receipts = parcel.receipts if trusted else tuple(map(downgrade, parcel.receipts))
-    return sent.settle(tx, parcel.sender, receipts, ask_at=tx.now, stored_ends=False)
+    moved = sent.settle(tx, parcel.sender, receipts, ask_at=tx.now, stored_ends=False)
+    if parcel.stream_position is not None and moved.any:
+        peers.record_base(tx, parcel.sender, parcel.stream_position)
+    return moved
 
 
 def _answer(

@@ -31,7 +31,7 @@ Row = Callable[[Frame, ParsedFrame, int, Millis], InboxRow]
 
 def is_plain(parcel: Parcel, frames: list[ParsedFrame]) -> bool:
     """Return whether a parcel of one frame may go the short way, before the file is read."""
-    if parcel.receipts or parcel.sender == parcel.recipient:
+    if parcel.receipts or parcel.greeting or parcel.sender == parcel.recipient:
         return False
     [each] = frames
     of = each.frame

@@ -33,8 +33,8 @@ from onceward.message.vocabulary import Reason
 
 WAKE_ROWS: Final = 1000
 """Maximum rows that one commit makes ready or gives up."""
-# When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
-# back off nor are leased.
+# When a row will be due, and the peers with messages, an unsettled parcel, receipts or a greeting
+# that neither back off nor are leased.
 # The end of a backoff stays stored where nothing is left to push; a past one does not matter.
 # The moments of features stand last; they see :now, the file's time, and :wall, the wall clock's.
 AGENDA: Final = """
@@ -53,7 +53,7 @@ WITH RECURSIVE next(name) AS (
 ), found(name) AS (
     SELECT name FROM next WHERE name IS NOT NULL
     UNION SELECT peer FROM _onceward_receipts
-    UNION SELECT name FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL
+    UNION SELECT name FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL OR greeting IS NOT NULL
 ), callers(name, share) AS (
     SELECT f.name,
            CASE WHEN p.failures > 0 THEN 'failing' WHEN p.seen_at IS NULL THEN 'new'

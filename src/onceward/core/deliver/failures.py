@@ -168,7 +168,8 @@ class DeliveryFailures:
         """Make dead letters of a parcel that the peer permanently refuses; open a new epoch."""
         self._give_up(tx, list(packed.lease.parcel or ()), "rejected", error, tried=True)
         senders.remove_receipts(tx, packed.lease.name, packed.paid_upto)
-        return peers.new_epoch(tx, packed.lease, f"refused: {error}")
+        held = peers.drop_greeting(tx, packed.lease)
+        return peers.new_epoch(tx, held, f"refused: {error}")
 
     def too_large(self, tx: StoreTransaction, packed: InFlight, limit: int) -> PeerLease:
         """

@@ -397,6 +397,8 @@ class ParcelPacker:
             max_bytes = features.max_bytes
             if features.network:
                 limit = self.growth.limit(held.name)
+            if held.greeting and not features.streams:
+                held = peers.drop_greeting(tx, held)
         except Elsewhere:
             peers.release(tx, held)
             tx.wake(self._notify_others)
@@ -406,6 +408,8 @@ class ParcelPacker:
             raise
         except Unreachable:
             max_bytes = self._settings.tuning.parcel_max_bytes
+            if held.greeting and held.url is None:
+                held = peers.drop_greeting(tx, held)
         packed = parcels.pack(
             tx,
             held,

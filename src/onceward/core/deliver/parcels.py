@@ -119,7 +119,7 @@ def pack(
     # The bytes left for the envelope; a new epoch may still be opened.
     room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
-    room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position)))
+    room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position, held.greeting)))
     told = _told_bytes(owed.receipts) if owed.receipts else 0
     rows: list[OutboxRow] = []
     buried: Buried = ()
@@ -134,7 +134,7 @@ def pack(
         room -= sum(map(_frame_bytes, rows))
         if told > room or len(owed.receipts) > RECEIPTS_MAX:
             owed, more = _cut(tx, held.name, owed, room, alone=not rows), True
-    if not rows and not owed.receipts:
+    if not (rows or owed.receipts or held.greeting):
         return InFlight(held, None, dead_lettered=buried)
     return InFlight(held, _parcel(held, mine, rows, owed), owed.upto, buried, more)
 
@@ -174,10 +174,11 @@ def _parcel(
         number=held.number + 1,
         previous=held.last_id,
         base_position=held.base_position if held.base_epoch else None,
-        unsettled=held.unsettled[:-1] if held.number == 0 else (),
+        unsettled=() if held.number else held.unsettled[: -1 if rows else None],
         frames=tuple(frames),
         receipts=owed.receipts,
         stream_position=owed.stream_position,
+        greeting=held.greeting,
     )
 
 

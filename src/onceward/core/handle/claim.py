@@ -21,7 +21,7 @@ from onceward.core.rows import claimable, inbox, lanes
 from onceward.core.rows.claimable import ReadyLane
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.core.run import recovery
-from onceward.file.in_flight import FIRST
+from onceward.file.in_flight import HEADERS
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 
@@ -90,7 +90,7 @@ def claim(
     left = wanted.messages
     records = tx.in_flight
     with suppress(OSError):
-        if records and os.pread(records.handle, FIRST, 0) != records.alone:
+        if records and os.pread(records.handle, HEADERS, 0) != records.alone:
             recovery.take_over(tx)
     limited = wanted.set_limits is not None
     found, due = (

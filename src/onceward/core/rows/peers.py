@@ -10,6 +10,7 @@ from pydantic_core import from_json, to_json
 
 from onceward.core.rows import outbox
 from onceward.errors import LeaseLost
+from onceward.file import identity
 from onceward.file.identity import RANDOM
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
@@ -51,7 +52,7 @@ UPDATE _onceward_peers
    AND {UNPAUSED}
 RETURNING in_flight_seqs, unsettled_ids, name, url, token, epoch, generation, number, last_id,
           redelivered_upto_seq, failures, breaker, successes, base_epoch, base_parcel, own_forks,
-          max_bytes, owner,
+          max_bytes, owner, greeting,
           {OWED}, {READY}
 """
 STORE: Final = """
@@ -61,7 +62,7 @@ UPDATE _onceward_peers
 """
 ADVANCE: Final = f"""
 UPDATE _onceward_peers
-   SET number = :number, last_id = :last_id, in_flight_seqs = NULL,
+   SET number = :number, last_id = :last_id, in_flight_seqs = NULL, greeting = NULL,
        unsettled_ids = CASE WHEN :number > number THEN '[]' ELSE unsettled_ids END,
        failures = 0, due_at = NULL,
        last_error = NULL, seen_at = :now,
@@ -192,6 +193,8 @@ class PeerLease(NamedTuple):
     max_bytes: int | None
     """Largest parcel that the peer has said it accepts, or None."""
     owner: str
+    greeting: str | None = None
+    """The greeting that the next parcel carries; see ``Parcel.greeting``."""
     owed: int = 1
     """Whether receipts may wait for the peer."""
     ready: int = 1
@@ -298,6 +301,7 @@ def advance(
         number=held.number + by,
         last_id=last_id,
         parcel=None,
+        greeting=None,
         unsettled=() if by else held.unsettled,
         failures=0,
         breaker=breaker,
@@ -397,6 +401,13 @@ def release_own(tx: StoreTransaction, owner: str, names: Iterable[str]) -> None:
 def record_base(tx: StoreTransaction, name: str, stands: tuple[str, int]) -> None:
     """Record the stream position of *name* at its receipts; a rollback before it loses them."""
     tx.run(RECORD_BASE, {"name": name, "epoch": stands[0], "number": stands[1]})
+
+
+def drop_greeting(tx: StoreTransaction, held: PeerLease) -> PeerLease:
+    """Greet a peer no more, because no greeting can reach it."""
+    if held.greeting is not None:
+        identity.drop_greeting(tx, held.fence)
+    return held._replace(greeting=None)
 
 
 class Fork(NamedTuple):

@@ -20,7 +20,7 @@ from onceward.core.rows import claimable, holders, inbox, lanes
 from onceward.core.rows.holders import LaneRow
 from onceward.file import file_checks
 from onceward.file.database import Database
-from onceward.file.in_flight import ALL_LEASED, FIRST, CallRecords, OwnerRecord, process_of
+from onceward.file.in_flight import ALL_LEASED, HEADERS, CallRecords, OwnerRecord, process_of
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.log import log
@@ -131,7 +131,7 @@ def take_over(tx: StoreTransaction) -> None:
     if tx.in_flight is None or tx.in_flight.handle < 0:  # this process has no record
         return
     with suppress(OSError):
-        if os.pread(tx.in_flight.handle, FIRST, 0) == tx.in_flight.alone:
+        if os.pread(tx.in_flight.handle, HEADERS, 0) == tx.in_flight.alone:
             return
     news = tx.in_flight.news()
     if dead := [each.owner for each in news if not each.lives]:

@@ -24,10 +24,10 @@ COPIED: Final = ("copy", "agent", "at")
 RESTORED: Final = ("file", "agent", "at", "saved")
 PEERS: Final = """\
 What this means for its peers:
-- With their next parcel they see that the file is older. They send again the messages that it had
-received after {at}, and report by id those that they no longer have.
+- Its next process greets them, so they learn that the file is older. They send again the messages
+that it had received after {at}, and report by id those that they no longer have.
 - Messages that it sent after {at} are no longer in its outbox. Peers that received them keep them;
-its next message starts a new epoch, so that no peer takes it for a duplicate.
+its greeting starts a new epoch there, so that no peer takes a message for a duplicate.
 - Messages that it handled after {at} are handled again when they arrive again: effects outside the
 file happen twice. Its own tables are as of {at}."""
 Words = Annotated[Path, said("The file, unless --db or --agent names it, and the copy.")]
