@@ -292,7 +292,7 @@ CREATE TABLE _onceward_chosen_ids (
 
 -- Messages that came a second time under their id with other contents, in the files of both sides; the first one stayed.
 CREATE TABLE _onceward_differing_messages (
-    seq        INTEGER PRIMARY KEY,
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     box        TEXT    NOT NULL CHECK (box IN ('outbox', 'inbox')),
     peer       TEXT    NOT NULL,
     id         TEXT    NOT NULL,

@@ -37,7 +37,8 @@ EVIDENCE = {
     "the error",
     "id": "message id; in the row of a file its path",
     "side": "source of the row: 0 the file itself, 1 outbox, 2 the sender's dead letters, 3 "
-    "inbox, 4 a dedup record, 5 the recipient's dead letters",
+    "inbox, 4 a dedup record, 5 the recipient's dead letters, 10 a second message with other "
+    "contents",
     "state": "how far it had come, as a number: see `onceward.fleet.states`",
     "seq": "number of the row in its view",
     "lane": "priority and lane",

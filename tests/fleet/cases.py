@@ -11,6 +11,7 @@ import apsw
 from onceward.fleet import sides
 from onceward.fleet.evidence import COLUMNS, file_row, number_of
 from onceward.fleet.states import (
+    DIFFERING,
     IN_STATES,
     INBOX,
     LOGGED_IN,
@@ -103,6 +104,18 @@ CASES: dict[str, tuple[str, list[Row]]] = {
     "handled at the end of its time to live": (
         "delivered_once",
         [out("acked", OLD, expires=OLD + 10), taken("processed"), mark(at=OLD + 10)],
+    ),
+    "came again with other contents": (
+        "other_contents",
+        [out("acked", OLD), taken("processed"), mark(), {"side": DIFFERING, "at": OLD}],
+    ),
+    "came again with other contents, and the sender was told": (
+        "other_contents",
+        [out("acked", OLD), mark(), *2 * [{"side": DIFFERING, "at": OLD}]],
+    ),
+    "came again with other contents, and waits": (
+        "unprocessed",
+        [out("sent"), taken("pending"), {"side": DIFFERING, "at": OLD}],
     ),
     "given up, then processed": ("late", [dead("outbox"), taken("processed"), mark()]),
     "dropped": ("dropped", [out("acked", OLD), taken("dropped"), mark("dropped")]),

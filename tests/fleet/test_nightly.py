@@ -17,6 +17,7 @@ from tests.fleet.mishaps import handling, numbered, post, tenant
 from tests.fleet.world import World
 
 from onceward import Postbox
+from onceward.core.rows import differing
 from onceward.errors import InvalidArgument
 from onceward.fleet import run as job
 from onceward.fleet import unsettled
@@ -420,3 +421,19 @@ def test_a_state_is_never_made_of_another_file(
     with pytest.raises(NoState):
         job.reconcile(tmp_path / "agents", out=tmp_path / "out", state=path)
     assert before == path.read_bytes()
+
+
+@pytest.mark.parametrize("box", ["inbox", "outbox"])
+def test_other_contents_that_are_noticed_later_are_judged_then(nights: Nights, box: str) -> None:
+    """A message that was settled in an earlier night gets the new verdict, and is counted once."""
+    nights.work(3)
+    nights.night()
+    agent, peer = ("far", "near") if box == "inbox" else ("near", "far")
+    opened = nights.world.open(agent)
+    [(known,)] = opened.query(f"SELECT id FROM onceward_{box} LIMIT 1")
+    opened._db.write(lambda tx: differing.note(tx, box, peer, [known]))  # type: ignore[arg-type]
+    nights.work(1)
+    found = nights.night()
+
+    assert Counter(delivered_once=3, other_contents=1) == _all(found)
+    assert _all(nights.whole()) == _all(nights.night())

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Final
 
 from onceward.fleet.states import (
+    DIFFERING,
     FILE,
     IN_STATES,
     INBOX,
@@ -29,8 +30,11 @@ VIEWS: Final = {
     "inbox": "onceward_inbox",
     "processed": "onceward_processed_messages",
     "dead_letters": "onceward_dead_letters",
+    "differing_messages": "onceward_differing_messages",
 }
 """The views with messages, by table, in reading order."""
+SHIPPED: Final = tuple(box for box in VIEWS if box != "differing_messages")
+"""Those that are shipped to a log."""
 LANE: Final = '"priority" || \'/\' || "lane"'
 SAID: Final[Mapping[str, Mapping[str, str]]] = {
     "outbox": {
@@ -62,6 +66,7 @@ SAID: Final[Mapping[str, Mapping[str, str]]] = {
         "state": "CASE \"reason\" WHEN 'expired' THEN 2 ELSE 1 END",
         "at": '"created_at"',
     },
+    "differing_messages": {"side": str(DIFFERING), "at": '"noticed_at"'},
 }
 """Expressions of each view, except for columns of the same name."""
 OWN: Final = frozenset({"sender", "recipient", "id", "seq"})

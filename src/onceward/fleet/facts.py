@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from onceward.fleet.states import (
     COPIED_INBOX,
+    DIFFERING,
     INBOX,
     LOGGED_IN,
     LOGGED_OUT,
@@ -101,6 +102,7 @@ FACTS: Final[Mapping[str, Fact]] = {
     "effect_first_seq": Fact("min", "{of}seq", EVER_MARKED, EFFECT),
     "effect_last_seq": Fact("max", "{of}seq", EVER_MARKED, EFFECT),
     "logged_in_at": Fact("max", "{of}at", (LOGGED_IN,)),
+    "differing": Fact("max", "1", (DIFFERING,), none="0"),
 }
 """
 The facts of a message on which its verdict depends.

@@ -29,7 +29,8 @@ ADD: Final = "INSERT INTO temp.again VALUES (?, ?, ?)"
 DOUBTFUL: Final = """
 SELECT id, sender, recipient FROM temp.evidence
  GROUP BY id, sender, recipient
-HAVING min(side) >= 3 OR max(side) <= 2 OR min(CASE WHEN side <= 2 THEN at END) < :since
+HAVING min(side) >= 3 OR max(side) <= 2 OR max(side) >= 10
+    OR min(CASE WHEN side <= 2 THEN at END) < :since
 EXCEPT SELECT id, sender, recipient FROM temp.again
 """
 """Messages that an earlier run may have known: one side is new, or both of an older message."""
@@ -48,6 +49,8 @@ BEFORE: Final = {
     "processed": "(sender, id) IN (SELECT a.sender, a.id FROM temp.again AS a"
     " WHERE a.recipient = :agent)",
     "dead_letters": "id IN (SELECT a.id FROM temp.again AS a"
+    " WHERE a.sender = :agent OR a.recipient = :agent)",
+    "differing_messages": "id IN (SELECT a.id FROM temp.again AS a"
     " WHERE a.sender = :agent OR a.recipient = :agent)",
 }
 

@@ -21,7 +21,7 @@ from onceward.fleet import sides
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import (
     COLUMNS,
-    VIEWS,
+    SHIPPED,
     expression,
     number_of,
     told,
@@ -152,7 +152,7 @@ def place(uri: str, file: LoggedFile) -> str:
 
 def tables(con: apsw.Connection) -> None:
     """Create the tables for the raw rows of a log."""
-    for box in VIEWS:
+    for box in SHIPPED:
         con.execute(RAW.format(box=box, names=", ".join(_names(box))))
     con.execute(HORIZONS)
 
@@ -191,7 +191,7 @@ def load_file(
     if own is not None:
         con.execute(NO_HORIZONS)
         con.executemany(HORIZON, own.horizons.items())
-    for box in VIEWS:
+    for box in SHIPPED:
         for batch in log.batches(box, columns=_names(box), files=[file]):
             _keep(con, box, batch)
         _add(con, box, number_of(file.file_id), own)

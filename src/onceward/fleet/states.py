@@ -10,9 +10,11 @@ IN_STATES: Final = ("pending", "processing", "expired", "dropped", "cancelled", 
 OUTCOMES: Final = ("expired", "dropped", "cancelled", "dead", "processed")
 """From early to late, ranked from one; zero is none. Of two copies the later state counts."""
 FILE, OUTBOX, SENT_DEAD, INBOX, MARK, TAKEN_DEAD, LOST_MARK, COPIED_INBOX = range(8)
-LOGGED_OUT, LOGGED_IN = 8, 9
+LOGGED_OUT, LOGGED_IN, DIFFERING = 8, 9, 10
 """
 A row's source: file, outbox, sender's dead letters, inbox, dedup record, recipient's dead letters.
+
+A differing row says that a second message came under the id, with other contents.
 
 The lost mark and the copied inbox show only what happened twice: a dedup record that its file lost
 by a restore or that a differing copy has, and an acceptance by such a copy. The last two are rows

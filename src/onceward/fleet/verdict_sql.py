@@ -39,6 +39,7 @@ WHEN effect_at > 0 AND effect_first_seq < effect_last_seq   THEN 'double_process
 WHEN received_at > 0 AND received_first_at < received_last_at THEN 'duplicated'
 """
 TOOK_EFFECT: Final = """CASE
+WHEN differing > 0                                          THEN 'other_contents'
 WHEN effect_at > expires_at                                 THEN 'overdue'
 WHEN out_dead > 0                                           THEN 'late'
 WHEN effect_at - created_at > {late}                        THEN 'late'

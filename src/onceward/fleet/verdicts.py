@@ -29,6 +29,11 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
         "it took effect exactly once, but after the limit, or after its sender gave it up",
     ),
     Verdict("overdue", "good", "it took effect exactly once, but after its time to live"),
+    Verdict(
+        "other_contents",
+        "good",
+        "it took effect exactly once, and a second message with its id had other contents",
+    ),
     Verdict("dropped", "ended", "its handler, or a named policy, dropped it"),
     Verdict("cancelled", "ended", "it was cancelled, before it left or before it took effect"),
     Verdict("expired", "ended", "its time to live ran out before it took effect"),

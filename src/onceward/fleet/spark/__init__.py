@@ -39,13 +39,13 @@ Table dead_letters:
     reason, last_error, attempts, created_at, dead_at, late_outcome, late_at, frame, channel,
     kind, correlation_id, mailbox, queue, replays, _epoch, body, body_bytes
 
+Table differing_messages:
+    _db, _agent, _seq, seq, id, sender, recipient, box, noticed_at, _epoch
+
 Table peers:
     _db, _agent, _seq, name, url, epoch, generation, number, in_flight, breaker, failures,
     due_at, lease_at, last_error, seen_at, stream_epoch, stream_number, stream_at, max_bytes,
     inbound_rule, owner, _epoch
-
-Table differing_messages:
-    _db, _agent, _seq, seq, id, sender, recipient, box, noticed_at, _epoch
 
 Table streams:
     _db, _agent, _seq, sender, recipient, epoch, number, horizon_id, updated_at, _epoch
