@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections import Counter
 from pathlib import Path
@@ -13,9 +14,12 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Context, Msg, Postbox, Tuning
+from onceward.core.handle.worker import Worker
 from onceward.core.rows import claimable
 from onceward.errors import InvalidArgument
 from onceward.features.handler_limits import turns
+from onceward.features.handler_limits.groups import GroupGate
+from onceward.features.handler_limits.limits import HandlerLimits
 from onceward.message.vocabulary import PARKED
 from onceward.testing import Controls
 
@@ -447,3 +451,60 @@ def test_the_quiet_time_of_a_quick_worker_ends_without_a_poll(tmp_path: Path) ->
             until(lambda: len(called) > n)  # noqa: B023 - called at once
         box.send("bob", Job(tenant="a", n=1))
         until(lambda: "a1" in called)
+
+
+# -- what a claim holds ------------------------------------------------------------------------
+
+
+def test_a_claim_parks_no_more_than_a_hundred_lanes(world: World) -> None:
+    """Each hundred is a commit of its own, between which a reader takes a message."""
+    agent, called = noting(key="body.tenant")
+    box = world.open(agent)
+    send(box, "a", *range(450))
+    box.send("bob", Other(n=1), ordering_key="o1")
+    box._dispatcher.run_due()
+    [worker], write = box._workers, box._db.write
+    parked, taken = list[int](), list[object]()
+
+    def written(work: Any, **named: Any) -> Any:
+        made = write(work, **named)
+        parked.append(len(box.query("SELECT 1 FROM _onceward_lanes WHERE due_at = ?", (PARKED,))))
+        if len(parked) == 1:
+            message = box.receive(Other)
+            assert message is not None
+            message.ack()
+            taken.append(message.body)
+        return made
+
+    worker._db.write = written
+    try:
+        worker.round()
+    finally:
+        del worker._db.write
+
+    assert {100, 200, 300, 400} < set(parked)
+    assert (["a0"], [Other(n=1)]) == (called, taken)
+
+
+def test_the_end_of_a_call_notifies_the_worker_that_waits_for_its_group(world: World) -> None:
+    """It looks by itself once a second, for the slot of a process that was killed."""
+    agent, told, found = Agent("bob"), list[bool](), list[object]()
+
+    @agent.on(Job, concurrency=1, key="body.tenant")
+    def job(job: Job) -> None:
+        if job.n == 1:
+            world.elsewhere(lambda: found.append(two.round()))
+            found.append(two._gate is not None and two._gate.wait(0))
+
+    box = world.open(agent)
+    send(box, "a", 1, 2)
+    box._dispatcher.run_due()
+    shared = HandlerLimits(agent, alone=lambda _: frozenset(), free=told.append)
+    one, two = (
+        Worker(box._deps, agent, asyncio.new_event_loop, gate=GroupGate(shared)) for _ in range(2)
+    )
+    one.round()
+    first = [*told]
+    two.round()
+
+    assert ([0, 1.0], [True], [True, False]) == (found, first, told)

@@ -324,7 +324,7 @@ def test_a_message_without_place_stays_where_it_is(world: World) -> None:
     box.session("second").send("bob", Job(n=2))
     box.session("third").send("bob", Other(n=3))
     box._dispatcher.run_due()
-    limits = HandlerLimits(agent, alone=lambda _: frozenset(), free=lambda: None)
+    limits = HandlerLimits(agent, alone=lambda _: frozenset(), free=lambda _: None)
     one, two = (
         Worker(box._deps, agent, asyncio.new_event_loop, gate=WorkerGate(limits)) for _ in range(2)
     )

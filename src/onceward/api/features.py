@@ -80,7 +80,8 @@ def worker_pool(deps: HandlerDeps, agent: Handlers, loop: Loop) -> WorkerPool | 
     from onceward.core.handle.worker import WorkerPool  # noqa: PLC0415 - with handlers only
 
     workers = deps.settings.workers
-    free = partial(deps.db.notifier.notify_local, ("in",))
+    notifier = deps.db.notifier
+    free = lambda here: notifier.notify("in") if here else notifier.notify_others("in")  # noqa: E731
     gates = (each.gates(agent, workers, free) for each in CLAIMS if each.gates is not None)
     return WorkerPool(deps, agent, loop, gates=next(gates, None), guard=call_guard(agent))
 

@@ -105,8 +105,10 @@ class Part(NamedTuple):
 class MakeGates(Protocol):
     """Returns, for an agent and its number of workers, what makes their admission objects."""
 
-    def __call__(self, agent: Handlers, workers: int | None, free: Callable[[], None]) -> Gates:
-        """Return it; *free* is called when more may be claimed."""
+    def __call__(
+        self, agent: Handlers, workers: int | None, free: Callable[[bool], object]
+    ) -> Gates:
+        """Return it; *free* is called when more may be claimed, with whether by this postbox."""
 
 
 class Engine(Protocol):

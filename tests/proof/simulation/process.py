@@ -153,7 +153,7 @@ class Process:
             parts=CALL_PARTS,
             complete=complete,
         )
-        made = gates(agent, self._settings.workers, lambda: None)
+        made = gates(agent, self._settings.workers, lambda _: None)
         guard = call_guard(agent)
         gate = made.make if made.always else lambda: None
         count = range(pool_size(agent.handlers, self._settings.workers))

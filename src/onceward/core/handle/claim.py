@@ -221,7 +221,8 @@ def claim_admitted(
         if found := lease(lane[:4], left):
             claimed.append(found)
             left -= len(found)
-    for suspect in () if claimed else _suspects(tx, limit=wanted.lanes):
+    last = not (claimed or gate.unfinished)
+    for suspect in _suspects(tx, limit=wanted.lanes) if last else ():
         if found := lease(suspect[:4], 1):
             claimed.append(found)
             break

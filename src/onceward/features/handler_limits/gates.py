@@ -10,7 +10,7 @@ from onceward.core.handle.worker import Gates, pool_size
 from onceward.features.handler_limits.limits import HandlerLimits, WorkerGate
 
 
-def gates(agent: Handlers, workers: int | None, free: Callable[[], None]) -> Gates:
+def gates(agent: Handlers, workers: int | None, free: Callable[[bool], object]) -> Gates:
     """Return what makes an agent's gates; they are needed if a handler has a limit."""
     one_by_one = partial(alone, workers=workers)
     rules = [each.rules for each in agent.handlers]

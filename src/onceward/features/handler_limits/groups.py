@@ -19,8 +19,10 @@ from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.log import log
 
-PARKS: Final = 2000
-"""Lanes that one claim parks; their keys are read while the file is locked."""
+PARKS: Final = 100
+"""Lanes that one claim parks, or takes out of groups; their keys are read under the file's lock."""
+FIRST: Final = 20
+"""Claims in a row that only park lanes, so that a new group is known before others go on."""
 PAGE: Final = 100
 """Messages of a lane that are moved at once to the lanes of their keys."""
 SESSION: Final = 3
@@ -37,6 +39,8 @@ class GroupGate(WorkerGate):
         """The turns whose lanes this claim may lease, by head."""
         self._parked = self._freed = self._rested = 0
         """How many lanes this claim has parked or moved, and taken out of their groups; rests."""
+        self._parking = 0
+        """How many claims in a row have only parked lanes."""
         self._side = 0
         """Whether ready lanes come before those of groups: claims alternate."""
         self._until: dict[str, Millis] = {}
@@ -133,6 +137,10 @@ class GroupGate(WorkerGate):
     ) -> Iterable[ReadyLane]:
         """Return ready lanes and first lanes of groups by rank, in alternation."""
         del limit
+        if self._parked >= PARKS and self._parking < FIRST:
+            self._parking += 1
+            return ()
+        self._parking = 0
         turns.wake(tx)
         plain = ((each[4], n, self._side, each) for n, each in enumerate(ready))
         groups = ((each[4], n, 0.5, each) for n, each in enumerate(self._offered(tx)))
@@ -178,9 +186,7 @@ class GroupGate(WorkerGate):
 
     def _runs_enough(self, tx: StoreTransaction, handler: Handler, group: str) -> bool:
         most = handler.rules.concurrency
-        enough = most is not None and turns.running(tx, group) >= most
-        self._missed |= enough
-        return enough
+        return self._waits(most is not None and turns.running(tx, group) >= most)
 
     def _is_exhausted(self, call: AdmittedCall, next_at: Millis) -> None:
         if not call.handler.rules.is_grouped:
@@ -222,6 +228,7 @@ class GroupGate(WorkerGate):
             return 0
         if turn is None:
             lanes.park(tx, lane_id, group)
+        self._of_groups |= handler.rules.concurrency is not None
         self._waiting[head[SEQ]] = call
         return 1
 

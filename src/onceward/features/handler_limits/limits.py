@@ -31,8 +31,8 @@ SELECT DISTINCT l.owner, b.type, b.topic
   JOIN _onceward_inbox AS b ON b.seq = j.value
  WHERE l.due_at < {PARKED} AND l.owner IS NOT NULL
 """
-LOOK_AGAIN: Final = 0.1
-"""Seconds until a worker retries for a slot that a worker of another postbox has."""
+LOOK_AGAIN: Final = 1.0
+"""Seconds until a worker retries for a slot of another one, whose end notifies but for a kill."""
 SEQ: Final = 0
 """Column of a message's sequence in a row of a claim."""
 
@@ -43,8 +43,8 @@ class HandlerLimits:
 
     A call has a slot from the claim of its message. The rate of calls is counted in the file.
     *alone* returns the handlers of which only one in total runs at a time. *free* is called when a
-    slot that a worker has requested is free. A limit that is set in the file takes the place of
-    the declared one; each claim compares the rows of its transaction.
+    slot is free, with whether a worker of this postbox has requested one. A limit that is set in
+    the file takes the place of the declared one; each claim compares the rows of its transaction.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HandlerLimits:
         agent: Handlers,
         *,
         alone: Callable[[Sequence[Handler]], frozenset[str]],
-        free: Callable[[], None],
+        free: Callable[[bool], object],
     ) -> None:
         self._declared, self._find_alone, self._free = agent.handlers, alone, free
         self._lock = forks.new_lock()
@@ -117,15 +117,19 @@ class HandlerLimits:
             self._taken[name] += 1
         return True
 
-    def leave(self, names: set[str]) -> None:
-        """Release slots."""
-        if not names:
+    def miss(self) -> None:
+        """Notify a worker of this postbox when a call ends."""
+        with self._lock:
+            self._missed = True
+
+    def leave(self, names: set[str], *, of_groups: bool = False) -> None:
+        """Release slots, and those of groups; notify the workers that wait for one."""
+        if not (names or of_groups):
             return
         with self._lock:
             self._taken.subtract(names)
             missed, self._missed = self._missed, False
-        if missed:
-            self._free()
+        self._free(missed)
 
     def exhausted(self, bucket: str, now: Millis) -> bool:
         """Return whether a handler is known to have no call left until a later time."""
@@ -198,6 +202,8 @@ class WorkerGate:
         """Whether the calls of ``_waiting`` are committed in the file."""
         self._running: str | None = None
         """Name of the running call's slot."""
+        self._of_groups = False
+        """Whether this worker has calls that count for the concurrency of their groups."""
         self._leased: Counter[str] | None = None
         """Workers of this file with leases, by the pattern of the handler."""
         self._missed = False
@@ -318,7 +324,13 @@ class WorkerGate:
                     owners.add((owner, found.pattern))
             self._leased = Counter(pattern for _, pattern in owners)
         taken = self._leased[handler.pattern] >= most
-        self._missed |= taken
+        return self._waits(taken)
+
+    def _waits(self, taken: bool) -> bool:  # noqa: FBT001 - passed on
+        """Note whether slots are taken: the end of a call notifies this worker then."""
+        if taken:
+            self._missed = True
+            self._limits.miss()
         return taken
 
     def end(self, tx: StoreTransaction) -> None:
@@ -361,7 +373,8 @@ class WorkerGate:
             self._limits.keep_unused(name, calls)
         self._waiting, self._running, self._counted = {}, None, False
         held, self._held = self._held, set()
-        self._limits.leave(held)
+        of_groups, self._of_groups = self._of_groups, False
+        self._limits.leave(held, of_groups=of_groups)
 
 
 def _rated(calls: Iterable[AdmittedCall]) -> list[tuple[str, Rate, int]]:
