@@ -149,6 +149,31 @@ def test_a_task_starts_another_in_its_commit() -> None:
         ]
 
 
+def test_a_task_is_requested_and_its_results_are_gathered(tmp_path: Path) -> None:
+    """By the verb of a postbox, a transaction and a context, sync and async."""
+    desk = Agent("desk")
+
+    @desk.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    @desk.task
+    def total(ctx: Context, numbers: list[int]) -> int:
+        parts = [double.options(ordering_key=str(n)).request(ctx, n) for n in numbers]
+        return sum(ctx.gather(parts, reply=int))
+
+    async def main() -> list[int]:
+        async with AsyncPostbox(tmp_path / "desk.db", agent=desk) as box:
+            async with box.begin() as tx:
+                tickets = [await double.request(tx, 4)]
+            tickets.append(await total.request(box, [1, 2]))
+            return await box.gather(tickets, reply=int, timeout=30)
+
+    assert [8, 6] == asyncio.run(main())
+    with pytest.raises(InvalidArgument, match=r"double\.request: the first argument is a postbox"):
+        double.request(3, 4)  # type: ignore[call-overload]
+
+
 def test_options_are_those_of_send(tmp_path: Path) -> None:
     """They are kept for each call, and options of ``at`` are added."""
     tomorrow = datetime.now(UTC) + timedelta(days=1)

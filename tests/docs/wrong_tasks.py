@@ -13,6 +13,7 @@ from onceward import (
     Postbox,
     Run,
     Session,
+    Ticket,
     Transaction,
 )
 
@@ -76,6 +77,10 @@ def right_calls(box: Postbox, session: Session, tx: Transaction, ctx: Context, r
     assert_type(resize.at(tx, datetime.now().astimezone(), "a.png"), str)
     assert_type(resize.options(delay=60, key="a").send(box, "a.png"), str)
     assert_type(resize.options(timeout="2s").ask(box, "a.png"), str)
+    assert_type(resize.request(box, "a.png"), Ticket)
+    assert_type(resize.request(tx, "a.png", width=3), Ticket)
+    assert_type(fetch.options(ordering_key="x").request(ctx, "x"), Ticket)
+    assert_type(ship.request(run, Order(id=1)), Ticket)
     assert_type(resize("a.png"), str)
     assert_type(charge(ctx, 3), float)
     assert_type(ship.at(box, 10**12, Order(id=1)), str)
@@ -89,6 +94,8 @@ async def awaited_calls(box: AsyncPostbox, ctx: AsyncContext) -> None:
     """Await what an async postbox or context returns."""
     assert_type(await resize.send(box, "a.png"), str)
     assert_type(await resize.ask(ctx, "a.png"), str)
+    assert_type(await resize.request(ctx, "a.png"), Ticket)
+    assert_type(await resize.request(box, "a.png"), Ticket)
     assert_type(await fetch.options(priority="low").ask(box, "x"), list[int])
     assert_type(await fetch(ctx, "x"), list[int])
 

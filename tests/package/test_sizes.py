@@ -18,7 +18,7 @@ BUDGET = {
     "core": 10_860,  # bodies in files; limits set while they run; ids of restores, of keys
     "features": 10_405,  # large bodies; limits that follow the file; groups; results, status
     "message": 3_980,  # status of a message; final answers; versions of bodies; hints
-    "api": 2_480,  # the postbox of a handler; status; typed gather; handlers that send
+    "api": 2_530,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 3_760,  # webhooks; parcels through the socket of the process with a worker
     "ops": 11_725,  # limits of handlers in forms; a drill of backups and replicas
     "fleet": 6_500,  # messages judged in a quarter less time: tables by side; other contents

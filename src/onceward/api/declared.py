@@ -54,7 +54,7 @@ class CallOptions(SendOptions, total=False):
     to: str | None
     """Another agent with the same handler; default: the agent that declares it."""
     timeout: Span
-    """Time that ``ask`` waits for the reply."""
+    """Time that ``ask`` waits for the reply; that of a ``request`` is late after it."""
 
 
 class Sends(Protocol[S_co]):
@@ -62,6 +62,39 @@ class Sends(Protocol[S_co]):
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> S_co:
         """Send one message."""
+        ...
+
+
+class Requests(Protocol[S_co]):
+    """A postbox, session, transaction or run that requests, sync or async."""
+
+    def request(
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: TypeForm[object] | None = ...,
+        timeout: Span | None = ...,
+        **options: Unpack[SendOptions],
+    ) -> S_co:
+        """Send one request, and return its ticket."""
+        ...
+
+
+class RequestsInHandler(Protocol[S_co]):
+    """A context that requests, sync or async: it may keep a request without its handler."""
+
+    def request(
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: TypeForm[object] | None = ...,
+        timeout: Span | None = ...,
+        keep: bool = ...,
+        **options: Unpack[SendOptions],
+    ) -> S_co:
+        """Send one request, and return its ticket."""
         ...
 
 
@@ -130,6 +163,30 @@ class BodyCalls(Protocol[B_contra, R_co]):
         ...
 
     @overload
+    def request(
+        self,
+        box: RequestsInHandler[S],
+        body: B_contra,
+        /,
+        *,
+        to: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> S: ...
+    @overload
+    def request(
+        self,
+        box: Requests[S],
+        body: B_contra,
+        /,
+        *,
+        to: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> S: ...
+    def request(self, box: Any, body: B_contra, /, **options: Any) -> Any:
+        """Send *body* as a request, and return what ``box.request`` returns: its ticket."""
+        ...
+
+    @overload
     def ask(
         self,
         box: Asks,
@@ -192,6 +249,19 @@ class TaskCalls(Protocol[P, R_co]):
 
     def options(self, **options: Unpack[CallOptions]) -> TaskCalls[P, R_co]:
         """Return the same with options: ``resize.options(delay=60).send(box, "a.png")``."""
+        ...
+
+    @overload
+    def request(self, box: RequestsInHandler[S], /, *args: P.args, **kwargs: P.kwargs) -> S: ...
+    @overload
+    def request(self, box: Requests[S], /, *args: P.args, **kwargs: P.kwargs) -> S: ...
+    def request(self, box: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """
+        Send one call as a request, and return what ``box.request`` returns: its ticket.
+
+        ``ctx.gather`` and ``box.gather`` return the results of several, which run side by side if
+        each has an ``ordering_key`` of its own.
+        """
         ...
 
     @overload
@@ -289,7 +359,8 @@ class Way:
 
     def verbs(self) -> dict[str, Any]:
         """Return what the function gets, by name."""
-        return {"send": self.send, "ask": self.ask, "at": self.at, "options": self.options}
+        names = ("send", "request", "ask", "at", "options")
+        return {name: getattr(self, name) for name in names}
 
     def message(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[object, Any]:
         """Return the body of a call, and the options of its message."""
@@ -297,9 +368,15 @@ class Way:
 
     def send(self, box: Any, /, *args: Any, **named: Any) -> Any:
         """Send one message; see ``BodyCalls.send`` and ``TaskCalls.send``."""
-        send = self._verb(box, "send")
+        return self._sent(self._verb(box, "send"), args, named)
+
+    def request(self, box: Any, /, *args: Any, **named: Any) -> Any:
+        """Send one request; see ``BodyCalls.request`` and ``TaskCalls.request``."""
+        return self._sent(self._verb(box, "request"), args, named)
+
+    def _sent(self, verb: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         body, options = self.message(args, named)
-        return send(self._recipient(options), body, **options)
+        return verb(self._recipient(options), body, **options)
 
     def at(self, box: Any, when: Point, /, *args: Any, **named: Any) -> Any:
         """Send one message that leaves at a moment."""
@@ -331,7 +408,7 @@ class Way:
         return found or self._refuse(box, verb)
 
     def _refuse(self, box: Any, verb: str) -> NoReturn:
-        takes = "a postbox, session or context" + ", or a transaction" * (verb == "send")
+        takes = "a postbox, session or context" + ", or a transaction" * (verb != "ask")
         raise InvalidArgument(
             f"{self._call.__name__}.{verb}: the first argument is {takes}, not {quoted(box)}"
         )
