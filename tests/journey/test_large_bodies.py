@@ -204,24 +204,31 @@ def test_the_file_of_a_message_that_was_never_committed_is_removed(world: World)
     assert (False, False) == (left == orphan, draft.exists())
 
 
-def test_bodies_stay_while_their_recipient_cannot_be_read(world: World) -> None:
-    """A file that is no database now may have the messages later."""
+@pytest.mark.parametrize(("away", "left"), [("damaged", 1), ("missing", 1), ("gone", 0)])
+def test_bodies_stay_while_their_recipient_may_come_back(
+    world: World, away: str, left: int
+) -> None:
+    """A file that cannot be read now may have the messages later; that of a removed agent not."""
     reader = Reader()
-    shop, _ = opened(world, reader)
+    shop, box = opened(world, reader)
     shop.send("reader", Scan(text="x" * LARGE))
     world.settle()
+    if away == "gone":
+        box.agents.remove()
     world.shut()
-    world.path("reader").rename(world.home / "away")
-    world.path("reader").write_bytes(b"no database" * 1000)
+    path, kept = world.path("reader"), world.home / "kept"
+    path.rename(kept)
+    if away == "damaged":
+        path.write_bytes(b"no database" * 1000)
     shop = world.open("shop", **FROM)
 
     world.wait(timedelta(days=30).total_seconds())
     shop.file.run_maintenance()
-    kept = len(list((world.home / "bodies" / "shop").glob("reader/*")))
+    found = len(list((world.home / "bodies" / "shop").glob("reader/*")))
     world.shut()
-    (world.home / "away").rename(world.path("reader"))
+    kept.rename(path)
 
-    assert 1 == kept
+    assert left == found
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed"])

@@ -38,6 +38,7 @@ class Sweeper:
 
     def __init__(self, opening: Opening) -> None:
         self._db, self._files = opening.deps.db, opening.files
+        self._directory = opening.directory
         self._folder = places.bodies_of(Path(self._db.path)) / self._db.agent
         self._next_at: Millis = 0
 
@@ -59,9 +60,11 @@ class Sweeper:
     def _unneeded(self, recipient: str, names: list[str]) -> list[str]:
         """Return the files whose messages neither the sender's nor the recipient's file has."""
         left = self._not_in(self._db.read, names)
-        path = self._files.path(recipient)
-        if not left or path is None or recipient == self._db.agent:
+        if not left or recipient == self._db.agent:
             return left
+        path = self._files.path(recipient)
+        if path is None:  # it may be moved back, as in a restore, unless its agent has left
+            return [] if recipient in self._directory.other_agents() else left
         try:
             with read_only.opened(path) as file:
                 return self._not_in(file.rows, left)
