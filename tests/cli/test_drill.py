@@ -118,7 +118,7 @@ def test_a_command_may_write_the_copy(cli: Cli, shop: Path, kept: Path) -> None:
     """A command gets the path of the copy for {}; its failure fails the drill."""
     cli("backup", shop, kept / "shop")
     copy = f"import shutil, sys; shutil.copy({str(kept / 'shop')!r}, sys.argv[1])"
-    good = shlex.join([sys.executable, "-c", copy, "{}"])
+    good = f"{shlex.join([sys.executable, '-c', copy])} {{}}"
     bad = shlex.join([sys.executable, "-c", "import sys; sys.exit('no credentials')", "{}"])
 
     assert (0, good) == ((ran := cli("backup", shop, "--drill", "--from", good, "--json")).code,

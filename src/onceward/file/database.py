@@ -523,7 +523,7 @@ class Database:
         enable_wal(
             con,
             full=True,
-            checkpoint_pages=self._settings.tuning.checkpoint_pages,
+            checkpoint_pages=0 if self._is_replicated() else self._settings.tuning.checkpoint_pages,
             patience=self.busy_handler,
         )
 
@@ -948,10 +948,17 @@ class Database:
         self._ticks += identity.persist_clock(tx)
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
-        """Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks."""
+        """
+        Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks.
+
+        Below the limit of the WAL a file that Litestream replicates is left to it: a checkpoint in
+        the moment in which it has no lock makes version 0.3 miss commits.
+        """
         self.writer.queue.check()
         if self._con is None:
             self._recover_to_read()
+        if not truncate and self._is_replicated():
+            return -1, -1
         mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
         try:
             if self.wal_bytes() <= SMALL_WAL:
@@ -964,6 +971,9 @@ class Database:
         except apsw.Error as error:
             raise_meant(translate_error(error, self.path), error)
             raise
+
+    def _is_replicated(self) -> bool:
+        return file_checks.is_replicated(self.path)
 
     def close_idle(self) -> None:
         """Close connections that were not used for a while, except the writer's."""

@@ -72,6 +72,16 @@ def file_key(path: Path | str) -> FileKey | None:
     return found.st_dev, found.st_ino
 
 
+def litestream_folder(path: Path) -> Path:
+    """Return the folder in which Litestream keeps its state of a file."""
+    return path.with_name(f".{path.name}-litestream")
+
+
+def is_replicated(path: Path) -> bool:
+    """Return whether Litestream replicates a file, or did so last."""
+    return os.path.isdir(litestream_folder(path))
+
+
 def create_or_check(path: Path, *, allow_network: bool) -> bool:
     """
     Ensure that *path* is or may become a database of ours; return whether it was created.

@@ -15,6 +15,7 @@ from typing import Any, Final
 from onceward.errors import OncewardError
 from onceward.file.backup import copy_file, read_at_rest, read_info
 from onceward.file.environment import load_settings
+from onceward.file.file_checks import is_replicated
 from onceward.message.clock import Millis, SystemClock
 from onceward.ops.cli import litestream
 from onceward.ops.cli.command import emit, picked
@@ -84,7 +85,7 @@ def _examined(copy: Path) -> dict[str, Any]:
 def _restore(path: Path | None, source: str | None, copy: Path, agent: str | None) -> str:
     """Write the newest copy to *copy*, and return its origin in words."""
     if source is None:
-        if path is None or not litestream.replicates(path):
+        if path is None or not is_replicated(path):
             said = "give --from COPY, FOLDER, URL or COMMAND"
             raise Usage(f"where is the copy? Litestream does not replicate the file here: {said}")
         return _run([*LITESTREAM, str(copy), str(path)], copy)
@@ -140,4 +141,4 @@ def _run(words: Sequence[str], copy: Path) -> str:
     if ran.returncode or not copy.exists():
         last = (ran.stderr.strip() or ran.stdout.strip() or "it wrote no copy").splitlines()[-1]
         raise NotRestored(f"{words[0]} ended with exit code {ran.returncode}: {last[:300]}")
-    return shlex.join(word.replace(str(copy), "{}") for word in words)
+    return shlex.join(words).replace(str(copy), "{}")

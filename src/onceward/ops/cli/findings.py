@@ -15,7 +15,7 @@ from onceward import Postbox
 from onceward.errors import Busy, OncewardError, SqliteTooOld
 from onceward.file.connection import check_version
 from onceward.file.environment import disabled_by_environment, load_settings
-from onceward.file.file_checks import NETWORK, canonical, filesystem
+from onceward.file.file_checks import NETWORK, canonical, filesystem, is_replicated
 from onceward.file.read_only import FileReader
 from onceward.keys import Keys
 from onceward.message.clock import Millis, SystemClock, monotonic
@@ -231,8 +231,6 @@ def wal(health: Health, path: Path) -> Finding:
         why = "a reader pins it" if health.wal_pinned else "no process checkpoints it"
         cure = f"end long readers of {path}, keep a relay or a worker running"
         return serious("wal", f"{size}, {why}", cure)
-    if health.wal_pinned and litestream.replicates(path):
-        return ok("wal", f"{size}, kept for Litestream")
     if health.wal_pinned:
         cure = "end readers that stay open, if this lasts"
         return warning("wal", f"{size}, pinned by a reader", cure)
@@ -246,7 +244,7 @@ def replica(path: Path, before: list[litestream.Copied]) -> Iterator[Finding]:
     It copies a commit within its monitor interval, one second by default. So the commit that doctor
     made after it read *before* must be copied soon.
     """
-    if not litestream.replicates(path):
+    if not is_replicated(path):
         return
     found, until = litestream.copies(path), monotonic() + COPIED_WITHIN
     while found == before and monotonic() < until:

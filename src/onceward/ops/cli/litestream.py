@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from onceward.file.file_checks import litestream_folder
 from onceward.message.clock import Millis
 
 KEPT: Final = 3
@@ -27,19 +28,9 @@ class Copied(NamedTuple):
     at: Millis
 
 
-def folder(path: Path) -> Path:
-    """Return the folder in which Litestream keeps its state of a file."""
-    return path.with_name(f".{path.name}-litestream")
-
-
-def replicates(path: Path) -> bool:
-    """Return whether Litestream has replicated a file from here."""
-    return folder(path).is_dir()
-
-
 def copies(path: Path) -> list[Copied]:
     """Return the kept parts, the oldest first; empty before the first copy."""
-    return sorted(_copies(folder(path)))
+    return sorted(_copies(litestream_folder(path)))
 
 
 def _copies(state: Path) -> Iterator[Copied]:
