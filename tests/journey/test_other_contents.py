@@ -38,6 +38,7 @@ def redone(world: World, *, same: bool) -> tuple[Postbox, Postbox, list[str]]:
     world.settle()
     world.shut()
     world.restore("billing")
+    world.clock.forward(5)
     shop, box, ledger = world.reopen("shop", "billing", "ledger")
     told: list[str] = []
     for each in (box, ledger):

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING
 
 from tests.journey.counted import Job, counting, effects
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Msg, Postbox
 from onceward.types import GroupDone
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
+
+
+class Approval(Msg, type="approval"):
+    """A message that a handler waits for."""
+
+    n: int
 
 
 def ticking(world: World) -> Postbox:
@@ -111,3 +117,41 @@ def test_a_cancellation_is_asked_for_again(world: World) -> None:
     world.settle()
 
     assert ("asked", "cancelled") == (asked.outcome, shop.cancel(sent).outcome)
+
+
+def redone(world: World, billing: Agent, ledger: Agent) -> None:
+    """Let a job be handled, restore ``billing`` to before it, and let it be handled again."""
+    world.wired(billing, ledger)
+    world.open("shop").peers.add("billing", "wire:billing")
+    world.boxes["billing"].peers.add("shop", "wire:shop")
+    world.shut()
+    world.keep_copy("billing")
+    shop, *_ = world.reopen("shop", "billing", "ledger")
+    shop.send("billing", Job(n=1))
+    world.settle()
+    world.wait(60)
+    world.shut()
+    world.restore("billing")
+    world.reopen("shop", "billing", "ledger")
+    world.settle()
+    world.wait(3600)
+
+
+def test_a_wait_of_a_handler_finds_its_message_again(world: World) -> None:
+    """The message that it waited for is sent again by its sender, and taken again."""
+    billing, ledger = Agent("billing"), Agent("ledger")
+    got: list[int] = []
+
+    @ledger.on(Job)
+    def approve(job: Job, ctx: Context) -> None:
+        ctx.send("billing", Approval(n=job.n + 1))
+
+    @billing.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(lambda: ctx.tx.send("ledger", job), name="ask", tx=True)
+        got.append(ctx.wait(Approval).n)
+
+    billing.waits(Approval)
+    redone(world, billing, ledger)
+
+    assert [2, 2] == got

@@ -16,7 +16,7 @@ MEDIAN_LINES = 8
 BUDGET = {
     "file": 4_544,  # notes with an id; the verbs that delete ended rows, queries; backups at rest
     "core": 10_860,  # bodies in files; limits set while they run; ids of restores, of keys
-    "features": 10_405,  # large bodies; limits that follow the file; groups; results, status
+    "features": 10_425,  # large bodies; limits that follow the file; groups; results, status
     "message": 3_980,  # status of a message; final answers; versions of bodies; hints
     "api": 2_530,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 3_760,  # webhooks; parcels through the socket of the process with a worker

@@ -29,8 +29,7 @@ ADD: Final = "INSERT INTO temp.again VALUES (?, ?, ?)"
 DOUBTFUL: Final = """
 SELECT id, sender, recipient FROM temp.evidence
  GROUP BY id, sender, recipient
-HAVING min(side) >= 3 OR max(side) <= 2 OR max(side) >= 10
-    OR min(CASE WHEN side <= 2 THEN at END) < :since
+HAVING min(side) >= 3 OR max(side) <= 2 OR min(CASE WHEN side <= 2 THEN at END) < :since
 EXCEPT SELECT id, sender, recipient FROM temp.again
 """
 """Messages that an earlier run may have known: one side is new, or both of an older message."""
