@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Annotated, Any
@@ -621,6 +622,25 @@ def test_a_session_of_the_sessionmaker_sends(box: Postbox, db: sa.Engine) -> Non
 
 
 # -- reading without the turn to write ----------------------------------------------------------
+
+
+@pytest.mark.usefixtures("db")
+def test_a_job_is_sent_with_the_rows_of_a_session(box: Postbox) -> None:
+    """The session takes the place of the postbox: both are committed, or neither."""
+    jobs = Agent("shop")
+
+    @jobs.task
+    def remind(invoice: int) -> None:
+        del invoice
+
+    make = sessionmaker(box)
+    for cents in (7, 0):
+        with suppress(ZeroDivisionError), make.begin() as session:
+            session.add(Invoice(cents=cents))
+            remind.send(session, cents)
+            _ = 1 / cents
+
+    assert ([7], ['{"invoice":7}']) == stored(box)
 
 
 def test_a_session_that_only_reads_waits_for_no_writer(box: Postbox, db: sa.Engine) -> None:
