@@ -17,6 +17,7 @@ from onceward.errors import InvalidArgument
 from onceward.file.read_only import opened
 from onceward.ops.views import lists
 from onceward.ops.views.handler_limits import rate_text
+from onceward.ops.views.waiting import unhandled
 from onceward.ops.views.why import Why, agent_whys, lane_why, message_why, peer_why, session_why
 from onceward.testing import Controls, ManualClock
 
@@ -379,6 +380,24 @@ def test_a_message_that_a_limit_holds_back_names_it(
     found = home.why(ids[1], "shop", "billing")
 
     assert (reason, said) == (found.reason, found.text(home.clock.now()))
+
+
+def test_a_debounced_message_that_no_worker_takes_counts_for_its_agent(home: Home) -> None:
+    """It is in a lane of its key, which has no sender."""
+    agent = Agent("billing")
+    agent.on("job", debounce=60, key="body.t")(lambda _: None)
+    shop = home.open("shop")
+    home.open(agent)
+    shop.send("billing", {"t": "a"}, type="job")
+    home.settle()
+    home.clock.advance(70)
+
+    with opened(home.folder / "billing.db") as reader:
+        found = unhandled(reader, home.clock.now())
+        told = agent_whys(reader, home.clock.now())
+
+    assert (1, 0) == (found.lanes, found.leased)
+    assert ["untaken"] == [each.reason for each in told]
 
 
 def test_a_message_of_a_paused_type_names_the_pause(home: Home) -> None:

@@ -103,7 +103,7 @@ SELECT f.message_id, f.failed_at FROM onceward_failed_attempts AS f
 FAILING: Final = f"""
 SELECT {columns(Failing, "b.", due_at="l.due_at", attempts="l.attempts")}
   FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 AND due_at < {PARKED} LIMIT {MOST}) AS l
-  JOIN onceward_inbox AS b ON b.sender = l.sender AND b.id = l.head_id
+  JOIN onceward_inbox AS b ON b.seq = l.head_seq AND l.sender IS NOT NULL
  WHERE l.attempts > 0 AND b.reason IS NOT NULL AND l.awaits IS NULL
  ORDER BY b.seq DESC
 """

@@ -47,7 +47,8 @@ class Lane:
 
 DUE: Final = f"nullif(w.due_at, {PARKED})"
 REASON: Final = """
-       (SELECT b.reason FROM onceward_inbox AS b WHERE b.sender = w.sender AND b.id = w.head_id)"""
+       (SELECT b.reason FROM onceward_inbox AS b
+         WHERE b.seq = w.head_seq AND w.sender IS NOT NULL)"""
 LANE: Final = f"SELECT {columns(Lane, 'w.', due_at=DUE, reason=REASON)}\n  FROM"
 LANES: Final = f"""
 {LANE} onceward_lanes AS w

@@ -170,7 +170,7 @@ UNHANDLED: Final = f"""
 SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
        (SELECT count(*) FROM onceward_lanes
          WHERE state = 'leased' AND due_at > :now AND due_at < {PARKED}) AS leased
-  FROM onceward_lanes AS l JOIN onceward_inbox AS b ON b.id = l.head_id AND b.sender = l.sender
+  FROM onceward_lanes AS l JOIN onceward_inbox AS b ON b.seq = l.head_seq AND l.sender IS NOT NULL
  WHERE (l.state = 'ready' OR l.due_at <= :now)
    AND l.session NOT IN (SELECT session FROM onceward_session_queues)
    AND NOT {PAUSED_TYPE}
@@ -182,14 +182,14 @@ SELECT owner FROM onceward_lanes
 # Of lanes that are ready, of those whose time has come, and of those that are leased.
 READY_SINCE: Final = f"""
 SELECT min(max(b.received_at, CASE WHEN w.owner IS NULL THEN coalesce(w.due_at, 0) ELSE 0 END))
-  FROM (SELECT * FROM (SELECT sender, head_id, due_at, owner FROM onceward_lanes AS w
+  FROM (SELECT * FROM (SELECT sender, head_seq, due_at, owner FROM onceward_lanes AS w
                         WHERE w.head_seq IS NOT NULL AND w.due_at IS NULL LIMIT {SOME})
          UNION ALL
-        SELECT * FROM (SELECT sender, head_id, due_at, owner FROM onceward_lanes
+        SELECT * FROM (SELECT sender, head_seq, due_at, owner FROM onceward_lanes
                         WHERE due_at >= 0 AND due_at < {PARKED}
                           AND (due_at <= :now OR owner IS NOT NULL)
                         ORDER BY due_at LIMIT {SOME})) AS w
-  JOIN onceward_inbox AS b ON b.id = w.head_id AND b.sender = w.sender AND NOT {PAUSED_TYPE}
+  JOIN onceward_inbox AS b ON b.seq = w.head_seq AND w.sender IS NOT NULL AND NOT {PAUSED_TYPE}
 """
 HANDLED_AT: Final = """
 SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq DESC LIMIT 1
