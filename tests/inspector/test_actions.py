@@ -568,6 +568,22 @@ def test_a_handler_is_limited_and_a_type_paused_in_forms(
     assert "inspect.limit-handler" in {each["op"] for each in entries(audit)}
 
 
+def test_a_group_shows_how_many_of_its_messages_have_ended(web: TestClient, home: Home) -> None:
+    """On the page of its agent, and on its own, which leads to its messages."""
+    with box(home, "shop") as shop:
+        with shop.groups.begin(then="billing", data={"n": 1}) as group:
+            ids = [group.send("ledger", {"n": n}, type="part") for n in range(3)]
+        [found] = shop.groups.list(1)
+    listed = web.get("/agents/shop").text
+    page = web.get(f"/agents/shop/groups/{found.id}").text
+
+    assert f"/agents/shop/groups/{found.id}" in listed
+    assert "onceward.group_done to" in listed
+    assert "<dt>waiting</dt><dd>3</dd>" in page
+    assert all(f"/agents/shop/messages/{each}" in page for each in ids)
+    assert 404 == web.get("/agents/shop/groups/none").status_code
+
+
 def test_only_a_writer_gets_the_form(writer: TestClient, web: TestClient) -> None:
     """The page of a schedule offers it with --write only."""
     assert "edit-schedule?id=nightly" in writer.get("/agents/shop/schedules/nightly").text

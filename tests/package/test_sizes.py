@@ -20,7 +20,7 @@ BUDGET = {
     "message": 3_980,  # status of a message; final answers; versions of bodies; hints
     "api": 2_530,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 3_760,  # webhooks; parcels through the socket of the process with a worker
-    "ops": 11_725,  # limits of handlers in forms; a drill of backups and replicas
+    "ops": 11_775,  # pages of groups; limits of handlers in forms; a drill of backups
     "fleet": 6_500,  # messages judged in a quarter less time: tables by side; other contents
     "testing": 1_570,
     "": 684,  # webhooks; a body of another version

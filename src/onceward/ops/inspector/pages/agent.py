@@ -16,6 +16,7 @@ from onceward.ops.inspector.pages.home import number
 from onceward.ops.inspector.site import address, site_of
 from onceward.ops.views import lists
 from onceward.ops.views.asking import NEVER
+from onceward.ops.views.groups import groups
 from onceward.ops.views.handler_limits import handler_limits
 from onceward.ops.views.overview import overview
 from onceward.ops.views.rates import Rates
@@ -77,6 +78,7 @@ def _facts(reader: FileReader, after: Mapping[str, str], now: Millis) -> dict[st
         "readers": lists.mailbox_readers(reader, most),
         "limits": lists.limits(reader, most),
         "handler_limits": handler_limits(reader),
+        "groups": groups(reader, most),
     }
 
 
