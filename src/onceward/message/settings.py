@@ -178,7 +178,7 @@ class Tuning(Checked):
     """
 
     checkpoint_pages: Annotated[int, Field(ge=1)] = 1000
-    """Automatic checkpoint after this many pages in the WAL."""
+    """Automatic checkpoint after this many pages in the WAL; none beside Litestream."""
     wal_limit: Annotated[int, Field(ge=1 << 20)] = 64 << 20
     """WAL size from which maintenance forces a checkpoint."""
     max_backup_age: Positive = DAY
