@@ -68,10 +68,11 @@ def test_what_was_rolled_back_is_not_noted(home: Any) -> None:
     """Lines are written after the commit, for what was committed."""
     audit = home.folder / "audit.jsonl"
     ann = home.open("ann", audit=str(audit), hold_unknown=True)
-    ann.send("bob", 1, key="k")
-    ann.send("bob", 1, key="k")
+    for named in ({"key": "k"}, {"message_id": "one"}):
+        ann.send("bob", 1, **named)
+        ann.send("bob", 1, **named)
 
-    assert 1 == len(lines(audit))
+    assert 2 == len(lines(audit))
 
 
 def test_off_by_default_and_harmless(home: Any) -> None:

@@ -113,16 +113,17 @@ class Outbox:
                 _refuse_dead(tx, message)
             if self.admission.unlimited or self._unlimited(tx):
                 try:
-                    message_id = _store(tx, message)
+                    known = _store(tx, message)
                 except ConstraintError as error:
                     if not self.admission.is_limit_error(error):
                         raise
                 else:
-                    if message_id == message.id:
+                    if known is None:
                         self._announce(tx, (message,))
-                    elif message.sending is not None:
+                        return message.id
+                    if message.sending is not None:
                         message.sending.known()
-                    return message_id
+                    return known
             with tx.nested():
                 return self._add_within_limits(tx, message)
         except Exception as error:
@@ -177,10 +178,10 @@ class Outbox:
 
     def _announced(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         """Store a message and announce it if it is new; return its id, or that of the first one."""
-        message_id = _store(tx, message)
-        if message_id == message.id:
+        known = _store(tx, message)
+        if known is None:
             self._announce(tx, (message,))
-        return message_id
+        return known or message.id
 
     def _summarize(self, tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
         """Send each session a summary of the messages that a limit with ``summarize`` dropped."""
@@ -190,7 +191,7 @@ class Outbox:
             body = {"dropped": len(drops), "lines": lines}
             options = MessageOptions(type=limits.SUMMARY, priority="urgent")
             summary = self.composer.compose_at(session, recipient, body, options, tx.now)
-            limits.mark_summarized(tx, _store(tx, summary), drops, replaced)
+            limits.mark_summarized(tx, _store(tx, summary) or summary.id, drops, replaced)
 
     def commit(self, session: str, to: str, body: object, options: MessageOptions = PLAIN) -> str:
         """Commit one message, in this thread's open transaction if it has one; return its id."""
@@ -297,9 +298,9 @@ class Outbox:
         return fanout.stored(ids)
 
 
-def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
+def _store(tx: StoreTransaction, message: OutgoingMessage) -> str | None:
     """
-    Store a message; return its id, or the id of the same message stored before.
+    Store a message; return the id of the same message if one was stored before.
 
     A separate body is also stored, unless ``body_id`` names a stored one.
 
@@ -313,7 +314,7 @@ def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
     may_be_known = stored.headers.chosen_id or stored.headers.key is not None
     if tx.batching and stored.body_id is None and not may_be_known:
         outbox.gather(tx, stored)
-        return stored.id
+        return None
     try:
         outbox.insert(tx, stored)
     except ConstraintError as error:
@@ -322,7 +323,7 @@ def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
         if "UNIQUE" not in str(error):
             raise schema_damage(error) from error.__cause__
         return _duplicate(tx, message)
-    return message.id
+    return None
 
 
 def add_if_possible(tx: StoreTransaction, message: OutgoingMessage) -> bool:
