@@ -21,7 +21,9 @@ CREATE TABLE _onceward_file_info (
     created_at INTEGER NOT NULL,
     outbox_pruned_at INTEGER,
     wal_lost_at INTEGER,
-    backed_up_at INTEGER
+    backed_up_at INTEGER,
+    takeover       TEXT,
+    superseded_by  TEXT
 ) STRICT;
 
 CREATE TABLE _onceward_counters (
@@ -54,6 +56,7 @@ CREATE TABLE _onceward_peers (
     max_bytes            INTEGER,
     inbound_rule         TEXT    CHECK (inbound_rule IS NULL OR json_valid(inbound_rule)),
     greeting             TEXT,
+    takeover             TEXT,
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
@@ -472,6 +475,7 @@ END;
 CREATE TRIGGER _onceward_outbox_admit AFTER INSERT ON _onceward_outbox
 BEGIN
     SELECT CASE
+        WHEN i.superseded_by IS NOT NULL THEN RAISE(ABORT, 'onceward:taken_over')
         WHEN i.paused_at IS NOT NULL THEN RAISE(ABORT, 'onceward:paused')
         WHEN NEW.seq > i.max_pending  -- or nothing need be read
          AND NEW.seq - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') > i.max_pending
@@ -605,7 +609,7 @@ SELECT l.sender, name AS lane, coalesce(l.session, b.session) AS session,
 
 CREATE VIEW onceward_file AS
 SELECT agent, durability, max_pending, max_inbox, max_body, max_file_bytes, paused_at, opened_at, created_at, file_id, outbox_pruned_at,
-       wal_lost_at, backed_up_at
+       wal_lost_at, backed_up_at, takeover, superseded_by
   FROM _onceward_file_info;
 
 CREATE VIEW onceward_stats AS

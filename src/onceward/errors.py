@@ -19,6 +19,7 @@ Define every error of the package, as one tree.
     │   ├── InvalidMessage           also an InvalidArgument; so are the next five
     │   │   └── TooLarge · BodyLost · TopicError · ValidationFailed · InvalidVersion
     │   ├── UnknownRecipient · Paused
+    │   │   └── TakenOver              another machine has taken over the agent
     │   ├── Conflict                 the id, key or name belongs to another one
     │   │   └── DuplicateMailbox · DuplicateChannel, also a ChannelError
     │   ├── ChannelError             the channel refused it
@@ -332,6 +333,12 @@ class Paused(SendError, RuntimeError):
     """The agent is paused, or ONCEWARD_DISABLED is set; nothing is lost: resume it."""
 
     retryable = True
+
+
+class TakenOver(Paused):
+    """Another machine has taken over the agent: this file sends and handles nothing any more."""
+
+    retryable = False
 
 
 class DeliveryError(OncewardError):

@@ -15,6 +15,7 @@ from onceward.errors import InvalidParcel
 from onceward.message.frame import digest
 from onceward.message.parcel import (
     GREETING,
+    TAKEOVER,
     Answer,
     Durability,
     Parcel,
@@ -41,6 +42,7 @@ frames = st.builds(
     texts,
     st.booleans(),
 )
+takeovers = st.from_regex(TAKEOVER, fullmatch=True)
 parcels = st.builds(
     Parcel,
     sender=names,
@@ -55,6 +57,8 @@ parcels = st.builds(
     unsettled=st.lists(ids, max_size=3).map(tuple),
     stream_position=positions,
     greeting=st.none() | st.from_regex(GREETING, fullmatch=True),
+    takeover=st.none() | takeovers,
+    known_takeover=st.none() | takeovers,
 )
 
 

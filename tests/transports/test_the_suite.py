@@ -159,6 +159,8 @@ UNREAD = {
         POSITION,
     ),
     "the greeting": ("greeting=None", PARCEL),
+    "the takeover of the sender": ("takeover=None", PARCEL),
+    "the takeover of the recipient": ("known_takeover=None", PARCEL),
     "the sender's durability": ('durability="safe"', PARCEL),
     "the reasons of receipts": (
         "receipts=tuple(r._replace(reason=None) for r in parcel.receipts)",

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import apsw
 
 from onceward.errors import Busy, StoreCorrupt, StoreUnusable
-from onceward.file import migrations
+from onceward.file import identity, migrations
 from onceward.file.connection import BusyHandler, close, raise_meant, translate_error
 from onceward.file.file_checks import canonical, sync
 from onceward.file.owner_lock import OwnerLock
@@ -147,6 +147,27 @@ def _examined(target: Path, source: Path) -> CopyInfo:
 
 PARTS: Final = ("", "-wal")
 """The parts of a file that hold messages; SQLite rebuilds the -shm."""
+
+
+class Takeovers(NamedTuple):
+    """The takeover that a file comes from, and the one after which it is not used any more."""
+
+    own: str | None = None
+    superseded_by: str | None = None
+
+
+def read_takeovers(path: Path) -> Takeovers:
+    """Return the takeovers of a file; raise StoreError if it cannot be read."""
+    with _reading(path) as con:
+        [row] = con.execute(identity.TAKEOVERS).fetchall()
+        return Takeovers(*row)  # type: ignore[arg-type]  # columns of TAKEOVERS
+
+
+def stamp(copy: Path, takeovers: Takeovers) -> None:
+    """Store the takeovers of a copy that no process uses yet, durably."""
+    with _closing(apsw.Connection(str(copy)), copy) as con:
+        con.execute(identity.STAMP, takeovers)
+    sync(copy)
 
 
 class Replacement:

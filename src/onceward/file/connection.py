@@ -30,6 +30,7 @@ from onceward.errors import (
     StoreCorrupt,
     StoreError,
     StoreFault,
+    TakenOver,
 )
 from onceward.file import forks
 from onceward.file.file_checks import canonical, descriptors_left, files_limit, read_only_part
@@ -412,6 +413,8 @@ def schema_damage(error: apsw.ConstraintError) -> BaseException:
 
 
 def _raised(code: str) -> OncewardError:
+    if code == "taken_over":
+        return TakenOver(f"{Hint.TAKEN_OVER}; nothing was written")
     if code == "paused":
         return Paused(f"the file is paused: {Hint.RESUME}; nothing was written")
     if code == "queue_full":

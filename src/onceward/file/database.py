@@ -156,6 +156,8 @@ class Database:
     """The last WAL that was deleted under this process."""
     on_deleted_wal: tuple[Callable[[DeletedWal], None], ...] = ()
     """Called while the writer's turn is held: they must not use the file."""
+    takeover: str | None = None
+    """The takeover that the file comes from."""
     was_restored = False
     """Whether its opening found that it was restored, moved or copied."""
     _seen: LastSeen | None = None
@@ -559,7 +561,11 @@ class Database:
             )
         self.agent, self.file_id, self.durability = found.agent, found.file_id, found.durability
         self.time.observe(found.clock_at)
-        self.max_inbox, self.max_body = found.max_inbox, found.max_body
+        self.max_inbox, self.max_body, self.takeover = (
+            found.max_inbox,
+            found.max_body,
+            found.takeover,
+        )
         self.foreign_keys = found.foreign_keys or self._enforces
         if self.deleted_wal is not None and not self.deleted_wal.saved:
             identity.note_lost_wal(tx, self.deleted_wal.at)

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from onceward.errors import StoreUnusable, WrongAgent
+from onceward.errors import StoreUnusable, TakenOver, WrongAgent
 from onceward.file import file_checks
 from onceward.file.migrations import is_agents
 from onceward.file.transaction import Rows, StoreTransaction
-from onceward.message.clock import Millis, MonotonicFileClock
+from onceward.message.clock import Millis, MonotonicFileClock, iso
 from onceward.message.error_text import Hint
 from onceward.message.ids import new_token
-from onceward.message.parcel import ANSWER, RESTORED, Durability, Parcel
+from onceward.message.log import log
+from onceward.message.parcel import ANSWER, RESTORED, Durability, Parcel, Takeover
 from onceward.message.settings import Settings
 
 IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM _onceward_file_info"
@@ -29,7 +30,7 @@ UPDATE _onceward_file_info
        durability = ?3,
        max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox),
        max_body = coalesce(?6, max_body), foreign_keys = coalesce(?7, foreign_keys)
-RETURNING clock_at, max_inbox, max_body, foreign_keys, opened,
+RETURNING clock_at, max_inbox, max_body, foreign_keys, takeover, opened,
           coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0),
           coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
 """
@@ -69,6 +70,25 @@ DROP_GREETING: Final = """
 UPDATE _onceward_peers SET greeting = NULL
  WHERE name = :name AND token = :token AND owner = :owner
 """
+SUPERSEDE: Final = """
+UPDATE _onceward_file_info
+   SET superseded_by = ?1, paused_at = coalesce(paused_at, ?2)
+ WHERE max(coalesce(superseded_by, ''), coalesce(takeover, '')) < ?1
+"""
+# A moved agent is followed on the network where it was reached, never to a path or a function.
+NOTE_TAKEOVER: Final = f"""
+INSERT INTO _onceward_peers (name, epoch, takeover)
+VALUES (:name, '00000001' || {RANDOM}, :takeover)
+ON CONFLICT (name) DO UPDATE
+   SET takeover = excluded.takeover,
+       url = CASE WHEN substr(url, 1, length(:scheme)) = :scheme THEN :url ELSE url END
+"""  # noqa: S608 - a constant
+TAKEOVERS: Final = "SELECT takeover, superseded_by FROM _onceward_file_info"
+STAMP: Final = """
+UPDATE _onceward_file_info
+   SET takeover = ?1, superseded_by = ?2,
+       paused_at = CASE WHEN superseded_by IS NULL OR ?2 IS NOT NULL THEN paused_at END
+"""
 LIMITS: Final = """
 UPDATE _onceward_file_info
    SET max_pending = coalesce(?1, max_pending), max_inbox = coalesce(?2, max_inbox),
@@ -85,7 +105,11 @@ MAX_BYTES: Final = """
 UPDATE _onceward_file_info SET max_file_bytes = ?1 WHERE max_file_bytes IS NOT ?1
 """
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
-RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL WHERE paused_at IS NOT NULL"
+RESUME: Final = """
+UPDATE _onceward_file_info SET paused_at = NULL
+ WHERE paused_at IS NOT NULL AND superseded_by IS NULL
+"""
+SUPERSEDED: Final = "SELECT superseded_by FROM _onceward_file_info WHERE superseded_by IS NOT NULL"
 PRUNED: Final = """
 UPDATE _onceward_file_info SET outbox_pruned_at = max(coalesce(outbox_pruned_at, 0), ?)
 """
@@ -119,6 +143,7 @@ class Identity(NamedTuple):
     max_inbox: int
     max_body: int
     foreign_keys: bool
+    takeover: str | None
     reach: Reach
 
 
@@ -160,10 +185,10 @@ def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Id
     if stored == "fast" and boot not in {"", now_boot}:
         tx.run(RENEW_ALL)
     checks = settings.foreign_keys if wanted is not None and "foreign_keys" in explicit else None
-    [(clock_at, max_inbox, max_body, checks, *reach)] = tx.rows(
+    [(clock_at, max_inbox, max_body, checks, takeover, *reach)] = tx.rows(
         BARRIER, (tx.now, now_boot, durability, *explicit_limits(settings), checks)
     )
-    limits_now = clock_at, max_inbox, max_body, bool(checks)
+    limits_now = clock_at, max_inbox, max_body, bool(checks), takeover
     return Identity(agent, file_id, durability, *limits_now, Reach(*reach))
 
 
@@ -178,13 +203,32 @@ def greet_peers(tx: StoreTransaction) -> int:
 
 
 def greet_back(tx: StoreTransaction, parcel: Parcel) -> None:
-    """Greet a peer that has greeted us, so that it tells what its restored file has lost."""
-    tx.run(GREET_BACK, (str(parcel.greeting).replace(RESTORED, ANSWER), parcel.sender))
+    """Greet a peer whose file was restored, and that has greeted us: it tells what it has lost."""
+    if parcel.is_from_restored:
+        tx.run(GREET_BACK, (str(parcel.greeting).replace(RESTORED, ANSWER), parcel.sender))
 
 
 def drop_greeting(tx: StoreTransaction, fence: Mapping[str, Any]) -> None:
     """Greet a leased peer no more, because no greeting can reach it."""
     tx.run(DROP_GREETING, fence)
+
+
+def supersede(tx: StoreTransaction, takeover: str) -> bool:
+    """Stop using this file permanently: another machine has taken over; False if known."""
+    if not tx.run(SUPERSEDE, (takeover, tx.now)):
+        return False
+    _, at, machine, *_ = Takeover.parse(takeover)
+    fields = {"machine": machine, "since": iso(at)}
+    tx.after_commit(partial(log.write, "error", f"stopped: {Hint.TAKEN_OVER}", fields))
+    return True
+
+
+def note_takeover(tx: StoreTransaction, parcel: Parcel) -> None:
+    """Store that a peer's file comes from a takeover, and where the agent is now."""
+    url = Takeover.parse(str(parcel.takeover)).url
+    scheme = None if url is None else url.partition(":")[0] + ":"
+    named = {"takeover": parcel.takeover, "url": url, "scheme": scheme, "name": parcel.sender}
+    tx.run(NOTE_TAKEOVER, named)
 
 
 def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:
@@ -224,7 +268,15 @@ def pause(tx: StoreTransaction) -> None:
 
 
 def resume(tx: StoreTransaction) -> bool:
-    """Resume the file for all processes; return whether it was paused."""
+    """
+    Resume the file for all processes; return whether it was paused.
+
+    Raises:
+        TakenOver: another machine has taken over the agent.
+
+    """
+    if tx.rows(SUPERSEDED):
+        raise TakenOver(Hint.TAKEN_OVER)
     return tx.run(RESUME) > 0
 
 

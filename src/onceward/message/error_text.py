@@ -46,6 +46,10 @@ class Hint(StrEnum):
     """
 
     RESUME = "file.resume() first"
+    TAKEN_OVER = (
+        "another machine has taken over this agent, and peers refuse this file: stop its processes;"
+        " onceward doctor says which machine"
+    )
     ASK_STATE = "ask state(id)"
     ASK_RESULT = "ask result() again later"
     CREATE_FILE = "a Postbox that is opened with agent=NAME creates it"

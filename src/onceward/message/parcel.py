@@ -47,6 +47,35 @@ GREETING: Final = f"^({RESTORED}|{ANSWER})[0-9a-f]{{24}}$"
 STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
 
 
+TAKEOVER: Final = r"^[0-9]{8} [0-9]{13} [^\x00 ]{1,200}( [^\x00 ]{1,500})?$"
+"""
+Text of a takeover: its number, time and machine, and the url to which the agent has moved.
+
+The newest one is the greatest text.
+"""
+
+
+class Takeover(NamedTuple):
+    """The parts of a takeover."""
+
+    number: int
+    at: int
+    machine: str
+    url: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the parts of a takeover's text."""
+        number, at, machine, *url = text.split(" ")
+        return cls(int(number), int(at), machine, *url)
+
+    @property
+    def text(self) -> str:
+        """The takeover as it is stored and pushed."""
+        told = f"{self.number:08d} {self.at:013d} {self.machine.replace(' ', '_')[:200]}"
+        return told if self.url is None else f"{told} {self.url}"
+
+
 def generation_of(epoch: str) -> int:
     """Return the generation at the start of an epoch, in hexadecimal; 0 if it has none."""
     return int(epoch[:8], 16) if EPOCH.fullmatch(epoch) else 0
@@ -120,6 +149,11 @@ class Parcel:
     A parcel with it is judged by its position although it may have no frames.
     """
 
+    takeover: str | None = None
+    """The takeover that the sender's file comes from, see ``Takeover``; None if it has none."""
+    known_takeover: str | None = None
+    """The newest takeover of the recipient that the sender knows: an older file is not used."""
+
     @property
     def is_from_restored(self) -> bool:
         """Whether the sender's file was restored since it pushed before."""
@@ -131,7 +165,7 @@ class Parcel:
         return self.frames[-1].id if self.frames else ""
 
 
-Verdict = Literal["accepted", "duplicate", "fork", "busy"]
+Verdict = Literal["accepted", "duplicate", "fork", "busy", "superseded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +184,8 @@ class Answer:
     number: int = 0
     retry_after: int = 0
     """With ``busy``: milliseconds after which to try again; 0 leaves that to the sender."""
+    takeover: str | None = None
+    """With ``superseded``: the takeover after which the sender's file is not used any more."""
 
     @property
     def ends(self) -> bool:
@@ -185,16 +221,21 @@ def encoded_size(parcel: Parcel) -> int:
     texts += [*parcel.unsettled, *(epoch for epoch, _ in positions)]
     return (
         ENVELOPE
-        + greeting_bytes(parcel.greeting)
+        + _optional_bytes(parcel)
         + sum(_text_bytes(text) + 1 for text in texts)
         + sum(frame_bytes(each.id, byte_length(each.text)) for each in parcel.frames)
         + sum(map(receipt_bytes, parcel.receipts))
     )
 
 
-def greeting_bytes(greeting: str | None) -> int:
-    """Return the bytes that a greeting adds to an encoded parcel."""
-    return 0 if greeting is None else len(f',"greeting":"{greeting}"')
+def _optional_bytes(parcel: Parcel) -> int:
+    """Return the bytes of the texts that few parcels have."""
+    optional = (
+        ("greeting", parcel.greeting),
+        ("takeover", parcel.takeover),
+        ("known_takeover", parcel.known_takeover),
+    )
+    return sum(len(name) + 4 + _text_bytes(text) for name, text in optional if text is not None)
 
 
 def frame_bytes(message_id: str, length: int) -> int:

@@ -31,6 +31,7 @@ from onceward.message.parcel import (
     GREETING,
     REASON_MAX,
     RECEIPTS_MAX,
+    TAKEOVER,
     Answer,
     Durability,
     Parcel,
@@ -154,6 +155,10 @@ class _ParcelData(_Strict):
     """With receipts: position of the recipient's stream when they were produced."""
     greeting: Annotated[str, Field(pattern=GREETING)] | None = None
     """Says that the sender's file was restored, or answers the recipient that says so."""
+    takeover: Annotated[str, Field(pattern=TAKEOVER)] | None = None
+    """Number, time and machine of the takeover that the sender's file comes from."""
+    known_takeover: Annotated[str, Field(pattern=TAKEOVER)] | None = None
+    """The newest takeover of the recipient that the sender knows."""
 
 
 class _AnswerData(_Strict):
@@ -177,6 +182,8 @@ class _AnswerData(_Strict):
     """With fork: the last accepted number of that stream."""
     retry_after: Count
     """With busy: milliseconds after which to try again; 0 leaves that to the sender."""
+    takeover: Annotated[str, Field(pattern=TAKEOVER)] | None = None
+    """With superseded: the takeover after which the sender's file is not used any more."""
 
 
 class _Event(_Strict):
@@ -254,6 +261,8 @@ def decode_parcel(body: bytes) -> Parcel:
         base_position=_position(data.base_position),
         stream_position=_position(data.stream_position),
         greeting=data.greeting,
+        takeover=data.takeover,
+        known_takeover=data.known_takeover,
     )
 
 
@@ -342,8 +351,9 @@ def _parcel_data(parcel: Parcel, lengths: Iterable[int]) -> dict[str, Any]:
     for name in ("base_position", "stream_position"):
         if (position := getattr(parcel, name)) is not None:
             data[name] = dict(zip(("epoch", "number"), position, strict=True))
-    if parcel.greeting is not None:
-        data["greeting"] = parcel.greeting
+    for name in ("greeting", "takeover", "known_takeover"):
+        if (text := getattr(parcel, name)) is not None:
+            data[name] = text
     return data
 
 

@@ -43,6 +43,7 @@ RECEIPTS: Final = tuple(
         STATES, (None, "", ODD, "a", "b", "c: d", "e" * 500, None), strict=True
     )
 )
+TAKEOVER: Final = f"00000001 1790000000000 there http://there:8400/{'a' * 400}"
 PARCELS: Final = {
     "the first of an epoch": parcel(1, epoch=EPOCH),
     "with a base position": replace(parcel(1, epoch=EPOCH), base_position=(OTHER, 2**32 - 1)),
@@ -55,6 +56,8 @@ PARCELS: Final = {
         parcel(3, epoch=EPOCH, previous="x"), receipts=RECEIPTS, stream_position=(OTHER, 9)
     ),
     "with a greeting": replace(parcel(4, epoch=EPOCH, previous="x"), greeting=f"answer:{'a' * 24}"),
+    "of a file that has taken over": replace(parcel(4, epoch=EPOCH), takeover=TAKEOVER),
+    "for a file that has taken over": replace(parcel(4, epoch=EPOCH), known_takeover=TAKEOVER),
     "of a less durable sender": replace(parcel(1, epoch=EPOCH), durability="fast"),
 }
 """Parcels that differ in every field; each is pushed with frames, some of them redelivered."""
@@ -63,6 +66,7 @@ VERDICTS: Final = {
     "duplicate": Answer(verdict="duplicate", durability="fast"),
     "fork": Answer(verdict="fork", epoch=OTHER, number=2**32 - 1),
     "fork of a stranger": Answer(verdict="fork"),
+    "superseded": Answer(verdict="superseded", takeover=TAKEOVER),
     "busy": Answer(verdict="busy"),
     "busy for a while": Answer(verdict="busy", retry_after=61_001, durability="fast"),
 }

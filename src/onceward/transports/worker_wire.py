@@ -64,7 +64,7 @@ def encode_parcel(parcel: Parcel) -> bytes:
     return to_json([
         parcel.sender, parcel.recipient, parcel.epoch, parcel.number, parcel.previous,
         parcel.durability, parcel.base_position, parcel.unsettled, parcel.stream_position,
-        frames, parcel.receipts,
+        frames, parcel.receipts, parcel.takeover, parcel.known_takeover,
     ])  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def decode_parcel(text: bytes) -> Parcel:
     """Return the parcel; raise ValueError or TypeError for another text."""
     (
         sender, recipient, epoch, number, previous,
-        durability, base_position, unsettled, stream_position, frames, receipts,
+        durability, base_position, unsettled, stream_position, frames, receipts, takeover, known,
     ) = from_json(text)  # fmt: skip
     return Parcel(
         sender=sender,
@@ -86,6 +86,8 @@ def decode_parcel(text: bytes) -> Parcel:
         unsettled=tuple(unsettled),
         base_position=_position(base_position),
         stream_position=_position(stream_position),
+        takeover=takeover,
+        known_takeover=known,
     )
 
 
@@ -93,13 +95,13 @@ def encode_answer(answer: Answer) -> bytes:
     """Return an answer as bytes; raise ValueError for text that is not Unicode."""
     return to_json([
         answer.verdict, answer.receipts, answer.durability,
-        answer.epoch, answer.number, answer.retry_after,
+        answer.epoch, answer.number, answer.retry_after, answer.takeover,
     ])  # fmt: skip
 
 
 def decode_answer(text: bytes) -> Answer:
     """Return the answer; raise ValueError or TypeError for another text."""
-    verdict, receipts, durability, epoch, number, retry_after = from_json(text)
+    verdict, receipts, durability, epoch, number, retry_after, takeover = from_json(text)
     return Answer(
         verdict=verdict,
         receipts=_receipts(receipts),
@@ -107,6 +109,7 @@ def decode_answer(text: bytes) -> Answer:
         epoch=epoch,
         number=number,
         retry_after=retry_after,
+        takeover=takeover,
     )
 
 

@@ -21,7 +21,6 @@ from onceward.core.run import recovery
 from onceward.core.run.event_emitter import EventEmitter
 from onceward.core.send import limits
 from onceward.file.database import Database
-from onceward.file.identity import greet_back
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
@@ -247,12 +246,12 @@ def accept(
     Stream position, rows and outcomes are one commit: after a crash either all of it happened, or
     the same parcel comes again and nothing has changed.
     """
+    found = judge.look(tx, parcel)
+    if found.fence is not None:
+        return AcceptResult(replace(found.fence, durability=policy.durability))
     moved = _settle(tx, parcel, policy) if parcel.receipts else sent.NOTHING_MOVED
-    if parcel.greeting and parcel.is_from_restored:
-        greet_back(tx, parcel)
     if not (parcel.frames or parcel.greeting):
         return AcceptResult(_answer(policy, "accepted"), moved=moved)
-    found = judge.look(tx, parcel)
     verdict, stream, known = found.verdict, found.stream, found.known
     if verdict == "fork":
         bump(tx, forks=1)

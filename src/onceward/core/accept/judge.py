@@ -20,6 +20,7 @@ from pydantic_core import to_json
 from onceward.core.accept.policy import InboxPolicy, ParsedFrame
 from onceward.core.rows import senders
 from onceward.errors import InvalidMessage, Refused
+from onceward.file.identity import greet_back
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import EDITS, Frame, body_size
@@ -28,6 +29,7 @@ from onceward.message.names import agent_name, byte_length, quoted
 from onceward.message.parcel import (
     NETWORK_RULE,
     STRENGTH,
+    Answer,
     InboundRule,
     Parcel,
     ParcelFrame,
@@ -58,9 +60,14 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox')
        - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
        EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept'),
        (SELECT inbound_rule FROM _onceward_peers WHERE name = :sender),
+       (SELECT takeover FROM _onceward_peers WHERE name = :sender), takeover, superseded_by,
        (SELECT json_group_array(json_array(id, state, outcome, reason, digest)) FROM ({KNOWN})),
        s.epoch, s.number, s.last_id, s.horizon_id, s.base_epoch, s.base_number
   FROM _onceward_file_info LEFT JOIN _onceward_sender_streams AS s ON s.sender = :sender
+"""
+TAKEOVERS: Final = """
+SELECT (SELECT takeover FROM _onceward_peers WHERE name = ?), takeover, superseded_by
+  FROM _onceward_file_info
 """
 NONE_KNOWN: Final = "[]"
 
@@ -150,17 +157,49 @@ class Reception(NamedTuple):
     """The rule of the names that the sender may use, if there is one."""
     known: Known
     stream: StreamPosition
+    fence: Answer | None = None
+    """The answer if the parcel is of or for a file that another machine has superseded."""
+
+
+RECEIPTS: Final = Reception(
+    verdict="accepted", judge_all=False, waiting=0, rated=0, rule=None, known={},
+    stream=StreamPosition(),
+)  # fmt: skip
+"""The judgement on a parcel that has receipts only."""
 
 
 def look(tx: StoreTransaction, parcel: Parcel) -> Reception:
-    """Return the verdict on a parcel by its stream, the limits, and its messages that are known."""
+    """
+    Return the verdict on a parcel by its stream, the limits, and its messages that are known.
+
+    A greeting is answered.
+    """
+    if not (parcel.frames or parcel.greeting):
+        [takeovers] = tx.rows(TAKEOVERS, (parcel.sender,))
+        return RECEIPTS._replace(fence=_fence(tx, parcel, *takeovers))
     ids = to_json(list(map(ID, parcel.frames))).decode()
-    [(waiting, rated, rule, listed, *position)] = tx.rows(
+    [(waiting, rated, rule, of_sender, own, ended, listed, *position)] = tx.rows(
         STREAM_LIMITS_AND_KNOWN, {"sender": parcel.sender, "ids": ids}
     )
     stream = StreamPosition() if position[0] is None else StreamPosition(*position)
     known = {} if listed == NONE_KNOWN else _known(listed)
-    return Reception(*classify(stream, parcel), waiting, rated, rule, known, stream)
+    known_here = of_sender, own, ended
+    any_takeover = known_here != (None, None, None) or parcel.takeover or parcel.known_takeover
+    fence = _fence(tx, parcel, *known_here) if any_takeover else None
+    if parcel.greeting and fence is None:
+        greet_back(tx, parcel)
+    return Reception(*classify(stream, parcel), waiting, rated, rule, known, stream, fence)
+
+
+def _fence(
+    tx: StoreTransaction, parcel: Parcel, of_sender: str | None, own: str | None, ended: str | None
+) -> Answer | None:
+    """Return the answer to a parcel of or for a superseded file; None for any other."""
+    if (of_sender, own, ended) == (parcel.takeover, parcel.known_takeover, None):
+        return None
+    from onceward.core.accept import fencing  # noqa: PLC0415 - after a takeover only
+
+    return fencing.refusal(tx, parcel, of_sender, own, ended)
 
 
 def _known(listed: str) -> Known:

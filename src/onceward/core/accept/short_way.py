@@ -86,7 +86,7 @@ class PlainArrival(Arrival):
         """
         parcel, frame, policy = self._parcel, self._frame, self._policy
         found = judge.look(tx, parcel)
-        if found.verdict != "accepted" or found.judge_all:
+        if found.verdict != "accepted" or found.judge_all or found.fence is not None:
             return None
         if found.known or found.rated or found.waiting >= policy.max_inbox:
             return None

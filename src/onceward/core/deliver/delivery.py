@@ -383,6 +383,9 @@ class Deliveries:
             return None
         if answer.verdict == "fork":
             return self._forked(tx, packed, answer)
+        if answer.verdict == "superseded":
+            self._failures.superseded(tx, packed, answer)
+            return None
         ask_at = tx.now + round(1000 * self._settings.ack_timeout)
         options = SettleOptions(self._settings, self._db.durability, ask_at, streams)
         settled = parcels.settle(tx, packed, answer, options)

@@ -14,6 +14,7 @@ from onceward.core.rows import outbox, peers, senders
 from onceward.core.rows.peers import Fork, PeerLease
 from onceward.core.run.event_emitter import CountedAttempt, EventEmitter
 from onceward.errors import ForeignHandle, OutOfDescriptors
+from onceward.file import identity
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.events import (
@@ -35,6 +36,7 @@ COPIED: Final = (
     "two copies of this agent's file, or two agents of the same name, push to the peer: stop or "
     "rename one of them"
 )
+TAKEN_OVER: Final = "superseded: another machine has taken over this agent"
 ID: Final = attrgetter("id")
 CAUSES: Final[dict[ForkCause, str]] = {
     "own_file": "our file was restored or copied, or another agent of the same name pushes to "
@@ -131,6 +133,12 @@ class DeliveryFailures:
         else:
             self.back_off(tx, packed, "busy: the peer's inbox is full", unreachable=True)
 
+    def superseded(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> None:
+        """Stop permanently, because the peer knows another machine that has taken over."""
+        if answer.takeover is not None:
+            identity.supersede(tx, answer.takeover)
+        self.back_off(tx, packed, TAKEN_OVER, unreachable=True)
+
     def wait(self, tx: StoreTransaction, packed: InFlight, error: str, after: int) -> None:
         """
         Push again after *after* milliseconds, which a busy peer asked for or we need.
@@ -168,7 +176,7 @@ class DeliveryFailures:
         """Make dead letters of a parcel that the peer permanently refuses; open a new epoch."""
         self._give_up(tx, list(packed.lease.parcel or ()), "rejected", error, tried=True)
         senders.remove_receipts(tx, packed.lease.name, packed.paid_upto)
-        held = peers.drop_greeting(tx, packed.lease)
+        held = parcels.drop_greeting(tx, packed.lease)
         return peers.new_epoch(tx, held, f"refused: {error}")
 
     def too_large(self, tx: StoreTransaction, packed: InFlight, limit: int) -> PeerLease:

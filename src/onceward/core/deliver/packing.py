@@ -398,7 +398,7 @@ class ParcelPacker:
             if features.network:
                 limit = self.growth.limit(held.name)
             if held.greeting and not features.streams:
-                held = peers.drop_greeting(tx, held)
+                held = parcels.drop_greeting(tx, held)
         except Elsewhere:
             peers.release(tx, held)
             tx.wake(self._notify_others)
@@ -409,11 +409,11 @@ class ParcelPacker:
         except Unreachable:
             max_bytes = self._settings.tuning.parcel_max_bytes
             if held.greeting and held.url is None:
-                held = peers.drop_greeting(tx, held)
+                held = parcels.drop_greeting(tx, held)
         packed = parcels.pack(
             tx,
             held,
-            mine=SenderInfo(self._db.agent, self._db.durability),
+            mine=SenderInfo(self._db.agent, self._db.durability, self._db.takeover),
             settings=self._settings,
             until=tx.now + self._lease_for,
             messages=limit,

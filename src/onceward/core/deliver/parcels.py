@@ -17,6 +17,7 @@ from onceward.core.rows.peers import PeerLease
 from onceward.core.rows.senders import PendingReceipts
 from onceward.core.run.event_emitter import CountedAttempt, Settled
 from onceward.errors import StoreCorrupt
+from onceward.file import identity
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.parcel import (
@@ -78,6 +79,7 @@ class SenderInfo(NamedTuple):
 
     agent: str
     durability: Durability
+    takeover: str | None = None
 
 
 @dataclass(slots=True)
@@ -120,6 +122,7 @@ def pack(
     room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
     room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position, held.greeting)))
+    room -= len(to_json((mine.takeover, held.takeover)))
     told = _told_bytes(owed.receipts) if owed.receipts else 0
     rows: list[OutboxRow] = []
     buried: Buried = ()
@@ -147,6 +150,13 @@ def _stored(
     if len(rows) != len(parcel) or any(_unfit(tx, row) for row in rows):
         return peers.new_epoch(tx, held, "a parcel was given up"), []
     return held, rows
+
+
+def drop_greeting(tx: StoreTransaction, held: PeerLease) -> PeerLease:
+    """Greet a peer no more, because no greeting can reach it."""
+    if held.greeting is not None:
+        identity.drop_greeting(tx, held.fence)
+    return held._replace(greeting=None)
 
 
 class _Fresh(NamedTuple):
@@ -179,6 +189,8 @@ def _parcel(
         receipts=owed.receipts,
         stream_position=owed.stream_position,
         greeting=held.greeting,
+        takeover=mine.takeover,
+        known_takeover=held.takeover,
     )
 
 

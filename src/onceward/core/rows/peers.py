@@ -10,7 +10,6 @@ from pydantic_core import from_json, to_json
 
 from onceward.core.rows import outbox
 from onceward.errors import LeaseLost
-from onceward.file import identity
 from onceward.file.identity import RANDOM
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
@@ -52,7 +51,7 @@ UPDATE _onceward_peers
    AND {UNPAUSED}
 RETURNING in_flight_seqs, unsettled_ids, name, url, token, epoch, generation, number, last_id,
           redelivered_upto_seq, failures, breaker, successes, base_epoch, base_parcel, own_forks,
-          max_bytes, owner, greeting,
+          max_bytes, owner, greeting, takeover,
           {OWED}, {READY}
 """
 STORE: Final = """
@@ -195,6 +194,8 @@ class PeerLease(NamedTuple):
     owner: str
     greeting: str | None = None
     """The greeting that the next parcel carries; see ``Parcel.greeting``."""
+    takeover: str | None = None
+    """The newest takeover of the peer that this file knows."""
     owed: int = 1
     """Whether receipts may wait for the peer."""
     ready: int = 1
@@ -401,13 +402,6 @@ def release_own(tx: StoreTransaction, owner: str, names: Iterable[str]) -> None:
 def record_base(tx: StoreTransaction, name: str, stands: tuple[str, int]) -> None:
     """Record the stream position of *name* at its receipts; a rollback before it loses them."""
     tx.run(RECORD_BASE, {"name": name, "epoch": stands[0], "number": stands[1]})
-
-
-def drop_greeting(tx: StoreTransaction, held: PeerLease) -> PeerLease:
-    """Greet a peer no more, because no greeting can reach it."""
-    if held.greeting is not None:
-        identity.drop_greeting(tx, held.fence)
-    return held._replace(greeting=None)
 
 
 class Fork(NamedTuple):

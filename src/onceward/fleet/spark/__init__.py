@@ -57,7 +57,7 @@ Table lanes:
 Table file:
     _db, _agent, _seq, agent, durability, max_pending, max_inbox, max_body, max_file_bytes,
     paused_at, opened_at, created_at, file_id, outbox_pruned_at, wal_lost_at, backed_up_at,
-    _epoch
+    takeover, superseded_by, _epoch
 
 Table stats:
     _db, _agent, _seq, pending, sending, sent, acked, failed, cancelled, total_retries,

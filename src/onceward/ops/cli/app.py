@@ -80,6 +80,7 @@ TABLE: Final = (
     ("migrate", "", "migrate"),
     ("check", "", "check"),
     ("backup", "", "backup restore"),
+    ("takeover", "", "takeover"),
     ("doctor", "", "doctor"),
     ("sql", "", "sql"),
     ("ship", "", "ship"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
-from onceward.errors import StoreUnusable
-from onceward.file.backup import CopyInfo, Replacement
+from onceward.errors import OncewardError, StoreUnusable
+from onceward.file.backup import CopyInfo, Replacement, Takeovers, read_takeovers, stamp
 from onceward.message.clock import SystemClock, iso
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.copies import copied, remember, same_agent, since
@@ -99,6 +100,33 @@ def restore(
     Example: onceward restore shop.db /backups/shop.backup --dry-run
     """
     path, source = _pair(words, where, "BACKUP")
+    done = put_back(path, source, dry_run=dry_run, takeovers=_kept)
+    return tell(done, {"dry_run": dry_run}, RESTORED, where)
+
+
+class PutBack(NamedTuple):
+    """A backup in the place of a file."""
+
+    path: Path
+    saved: Path
+    info: CopyInfo
+    after: tuple[Exchanged, ...]
+    """By peer, what the file has sent and received after the backup."""
+    takeovers: Takeovers
+
+
+def put_back(
+    path: Path,
+    source: Path,
+    *,
+    dry_run: bool,
+    takeovers: Callable[[Takeovers, Takeovers], Takeovers],
+) -> PutBack:
+    """
+    Replace a file with a backup, and keep the old one; with *dry_run* examine both only.
+
+    *takeovers* returns those of the new file, from those of the backup and of the old file.
+    """
     _refuse_open(path)
     now = iso(SystemClock().now()).replace(":", "").replace("-", "")
     fresh, saved = Path(f"{path}.restoring-{now}"), Path(f"{path}.before-{now}")
@@ -107,14 +135,38 @@ def restore(
         try:
             same_agent(path, info)
             after = since(path, info)
+            known = takeovers(read_takeovers(fresh), _takeovers_of(path))
+            stamp(fresh, known)
             if not dry_run:
                 place.put(fresh, saved)
         finally:
             fresh.unlink(missing_ok=True)
-    found = {"file": str(path), "agent": info.agent, "at": info.at, "saved": str(saved)}
-    code = emit(found | {"dry_run": dry_run, "since": [*map(asdict, after)]}, RESTORED, where)
-    _explain(info, after)
+    return PutBack(path, saved, info, after, known)
+
+
+def tell(done: PutBack, more: dict[str, object], columns: Sequence[str], where: Where) -> int:
+    """Print what was restored, and what that means for peers; return the exit code."""
+    info = done.info
+    found = {"file": str(done.path), "agent": info.agent, "at": info.at, "saved": str(done.saved)}
+    code = emit(found | more | {"since": [*map(asdict, done.after)]}, columns, where)
+    _explain(info, done.after)
     return code
+
+
+def _takeovers_of(path: Path) -> Takeovers:
+    """Return the takeovers of the old file; none if it cannot be read."""
+    with suppress(OncewardError):
+        return read_takeovers(path) if path.exists() else Takeovers()
+    return Takeovers()
+
+
+def _kept(backup: Takeovers, old: Takeovers) -> Takeovers:
+    """Return the newest of both: a backup from before a takeover is not refused by peers."""
+    return Takeovers(_newest(backup.own, old.own), _newest(backup.superseded_by, old.superseded_by))
+
+
+def _newest(*takeovers: str | None) -> str | None:
+    return max(filter(None, takeovers), default=None)
 
 
 def _pair(words: tuple[Path, ...], where: Where, second: str) -> tuple[Path, Path]:

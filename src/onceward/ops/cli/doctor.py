@@ -122,6 +122,7 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield from findings.replica(path, copied)
         yield findings.backup(found, path)
         yield from findings.lost(found, path)
+        yield from findings.taken_over(found)
         yield findings.clock(health)
         yield from findings.disabled()
         yield from findings.held(found, path)

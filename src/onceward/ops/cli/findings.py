@@ -18,7 +18,8 @@ from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.file_checks import NETWORK, canonical, filesystem, is_replicated
 from onceward.file.read_only import FileReader
 from onceward.keys import Keys
-from onceward.message.clock import Millis, SystemClock, monotonic
+from onceward.message.clock import Millis, SystemClock, iso, monotonic
+from onceward.message.parcel import Takeover
 from onceward.ops.cli import litestream
 from onceward.ops.cli.durations import ago
 from onceward.ops.cli.listener_mark import LATELY, listeners
@@ -283,6 +284,16 @@ def lost(found: FileReader, path: Path) -> Iterator[Finding]:
         said = f"commits were lost {ago(at, now)}: the -wal was deleted, and a new one existed"
         compare = f"compare the file with its peers: onceward check {path.parent}/*.db"
         yield warning("loss", said, f"{compare}; never delete the -wal of an open file")
+
+
+def taken_over(found: FileReader) -> Iterator[Finding]:
+    """Tell which machine has taken over the agent, after which peers refuse the file."""
+    superseded_by = file_facts(found).superseded_by
+    if superseded_by is not None:
+        _, at, machine, *_ = Takeover.parse(superseded_by)
+        said = f"{machine} has taken over this agent at {iso(at)}: peers refuse this file"
+        cure = "stop its processes, and keep the file until nothing in it is missed"
+        yield serious("takeover", said, f"{cure}; to go on here: onceward takeover")
 
 
 def clock(health: Health) -> Finding:

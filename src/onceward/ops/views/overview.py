@@ -36,6 +36,7 @@ class FileFacts:
     opened_at: Millis
     wal_lost_at: Millis | None
     backed_up_at: Millis | None
+    superseded_by: str | None
 
 
 @dataclass(frozen=True, slots=True)

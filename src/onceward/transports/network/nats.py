@@ -346,7 +346,7 @@ def _content(parcel: Parcel) -> str:
     rest = (
         parcel.sender, parcel.recipient, parcel.epoch, parcel.number, parcel.previous,
         parcel.durability, parcel.base_position, parcel.unsettled, parcel.stream_position,
-        parcel.greeting,
+        parcel.greeting, parcel.takeover, parcel.known_takeover,
     )  # fmt: skip
     held = repr((rest, frames, [tuple(receipt) for receipt in parcel.receipts]))
     return hashlib.sha256(held.encode()).hexdigest()
