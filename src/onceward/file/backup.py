@@ -159,14 +159,13 @@ class Takeovers(NamedTuple):
 def read_takeovers(path: Path) -> Takeovers:
     """Return the takeovers of a file; raise StoreError if it cannot be read."""
     with _reading(path) as con:
-        [row] = con.execute(identity.TAKEOVERS).fetchall()
-        return Takeovers(*row)  # type: ignore[arg-type]  # columns of TAKEOVERS
+        return Takeovers(*identity.takeovers(con))
 
 
 def stamp(copy: Path, takeovers: Takeovers) -> None:
     """Store the takeovers of a copy that no process uses yet, durably."""
     with _closing(apsw.Connection(str(copy)), copy) as con:
-        con.execute(identity.STAMP, takeovers)
+        identity.stamp(con, *takeovers)
     sync(copy)
 
 

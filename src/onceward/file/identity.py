@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import apsw
+
 from onceward.errors import StoreUnusable, TakenOver, WrongAgent
 from onceward.file import file_checks
 from onceward.file.migrations import is_agents
@@ -229,6 +231,17 @@ def note_takeover(tx: StoreTransaction, parcel: Parcel) -> None:
     scheme = None if url is None else url.partition(":")[0] + ":"
     named = {"takeover": parcel.takeover, "url": url, "scheme": scheme, "name": parcel.sender}
     tx.run(NOTE_TAKEOVER, named)
+
+
+def takeovers(con: apsw.Connection) -> tuple[str | None, str | None]:
+    """Return the takeover that a file comes from, and the one after which it is not used."""
+    [(own, superseded_by)] = con.execute(TAKEOVERS).fetchall()
+    return own, superseded_by  # type: ignore[return-value]  # columns of TAKEOVERS
+
+
+def stamp(con: apsw.Connection, own: str | None, superseded_by: str | None) -> None:
+    """Store both in a copy that no process uses yet; a takeover also ends its pause."""
+    con.execute(STAMP, (own, superseded_by))
 
 
 def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:

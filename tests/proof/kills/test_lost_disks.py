@@ -1,0 +1,183 @@
+"""
+An agent whose disk is lost, and that is restored from an older backup, several times.
+
+It has work from one peer and sends on to another one. After each restore no peer sends anything
+new: all jobs are done nevertheless, and take effect once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+from tests.children import PYTHON, Child
+from tests.ports import free_port
+from tests.proof.seed import proof_seed, size
+
+from onceward import Postbox
+from onceward.file.backup import copy_file
+from onceward.http import HttpListener
+from onceward.keys import Keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOSSES = size(8, 2, "ONCEWARD_LOST_DISKS")
+SEED = proof_seed()
+WITHIN = 30.0
+"""Seconds within which all jobs are done after a restore; idle machines take about two."""
+DONE = "SELECT n FROM effects"
+UNDER_WAY = "SELECT count(*) FROM onceward_outbox WHERE state IN ('pending', 'sending', 'sent')"
+NAMES = ("shop", "billing", "ledger")
+PROCESS = """
+import sys
+from threading import Event
+from onceward import Agent, Context
+from tests.proof.kills.test_lost_disks import opened
+
+folder, name, way, mistake = sys.argv[1:]
+exec(mistake)
+agent = Agent(name)
+
+@agent.on("job")
+def work(job: dict, ctx: Context) -> None:
+    ctx.tx.execute("INSERT INTO effects VALUES (?)", (job["n"],))
+    if name == "billing":
+        ctx.send("ledger", job, type="job")
+
+with opened(folder, agent, way):
+    Event().wait()
+"""
+MISTAKES = {
+    "the file is not known as restored": """
+from onceward.file.last_seen import LastSeen
+assert callable(LastSeen.is_restored)
+LastSeen.is_restored = lambda self, found: LastSeen._continues is None
+""",
+    "a handler sends new ids": """
+from onceward.message import ids
+assert callable(ids.RepeatableIds.__call__)
+ids.RepeatableIds.__call__ = lambda *_: ids.new_id()
+""",
+}
+
+
+def opened(folder: str | Path, agent: object, way: str, *, start: bool = True) -> Postbox:
+    """Open one of the agents, in one home or in a home of its own that listens."""
+    name = str(getattr(agent, "name", agent))
+    home = Path(folder) if way == "file" else Path(folder, name)
+    ears = [HttpListener(Path(home, "url").read_text())] if way == "http" and start else []
+    return Postbox(home / f"{name}.db", agent=agent, start=start, listeners=ears)  # type: ignore[arg-type]
+
+
+def prepared(folder: Path, way: str) -> dict[str, Path]:
+    """Create the files of the agents, which know each other; return them."""
+    homes = {name: folder if way == "file" else folder / name for name in NAMES}
+    urls = {name: f"http://127.0.0.1:{free_port()}" for name in NAMES}
+    for name, home in homes.items():
+        home.mkdir(exist_ok=True)
+        (home / "url").write_text(urls[name])
+    if way == "http":
+        for one, other in (("shop", "billing"), ("billing", "ledger")):
+            Keys(homes[other]).add(one, Keys(homes[one]).create(other))
+    for name in NAMES:
+        with opened(folder, name, way, start=False) as box, box.begin() as tx:
+            tx.execute("CREATE TABLE effects (n)")
+            if way == "http":
+                box.peers.add({other: url for other, url in urls.items() if other != name})
+    return {name: home / f"{name}.db" for name, home in homes.items()}
+
+
+def ask(path: Path, sql: str) -> list[int]:
+    """Return the numbers that a statement finds in a file in use; none while it is restored."""
+    con = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    con.set_busy_timeout(1000)
+    try:
+        return [int(n) for (n,) in con.execute(sql)]
+    except apsw.Error:
+        return []
+    finally:
+        con.close()
+
+
+def has_done(files: dict[str, Path], jobs: int) -> bool:
+    """Return whether so many different jobs had an effect at both agents."""
+    return all(len({*ask(files[name], DONE)}) >= jobs for name in ("billing", "ledger"))
+
+
+def is_quiet(files: dict[str, Path]) -> bool:
+    """Return whether every message that was sent is acknowledged."""
+    return all(ask(path, UNDER_WAY) == [0] for path in files.values())
+
+
+def comes_true(look: Callable[[], bool]) -> bool:
+    """Return whether something becomes true soon."""
+    deadline = time.monotonic() + WITHIN
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def lose(path: Path, backup: Path) -> None:
+    """Replace the file of a killed process by its backup."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    backup.rename(path)
+
+
+def trial(folder: Path, way: str, lost: str, losses: int, mistake: str = "") -> list[str]:
+    """Lose the disk of one agent under traffic, several times; return what is wrong."""
+    dice, files, jobs = random.Random(SEED), prepared(folder, way), 0
+    with ExitStack() as stack:
+        shop = stack.enter_context(opened(folder, "shop", way))
+
+        def begun(name: str) -> Child:
+            words = [*PYTHON, "-c", PROCESS, folder, name, way, mistake if name == lost else ""]
+            return stack.enter_context(Child(words, cwd=Path.cwd()))
+
+        people = {name: begun(name) for name in ("billing", "ledger")}
+        for round_ in range(losses):
+            for _ in range(dice.randrange(20, 80)):
+                shop.send("billing", {"n": (jobs := jobs + 1)}, type="job")
+            comes_true(partial(has_done, files, jobs - 15))
+            copy_file(files[lost], folder / "backup")
+            for _ in range(dice.randrange(20, 80)):
+                shop.send("billing", {"n": (jobs := jobs + 1)}, type="job")
+            if round_ % 2:  # else nothing is on its way any more
+                comes_true(partial(has_done, files, jobs - dice.randrange(40)))
+            else:
+                comes_true(partial(is_quiet, files))
+                comes_true(partial(has_done, files, jobs))
+            people[lost].kill()
+            lose(files[lost], folder / "backup")
+            people[lost] = begun(lost)
+            if not comes_true(partial(has_done, files, jobs)):
+                return [f"loss {round_}: not all of {jobs} jobs are done"]
+        if not comes_true(partial(is_quiet, files)):
+            return ["messages are under way"]
+    found = ask(files["ledger"], DONE)
+    return [f"done twice: {n}" for n in set(found) if found.count(n) > 1]
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lost", ["billing", "ledger"])
+@pytest.mark.parametrize("way", ["file", "http"])
+def test_a_lost_disk_loses_nothing_that_peers_have(tmp_path: Path, way: str, lost: str) -> None:
+    """All jobs are done soon after the restart, without new messages, and once."""
+    assert [] == trial(tmp_path, way, lost, LOSSES)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+@pytest.mark.broken("planted mistakes")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_planted_mistakes_are_found(tmp_path: Path, mistake: str) -> None:
+    """A greeting that is lost, and new ids of what is done again."""
+    assert [] != trial(tmp_path, "file", "billing", 2, MISTAKES[mistake])
