@@ -14,6 +14,7 @@ from tests.journey.counted import Job, counting, effects
 
 from onceward import Agent, Context, Postbox
 from onceward.errors import Conflict
+from onceward.events import Enqueued
 from onceward.message.ids import KEYED
 
 if TYPE_CHECKING:
@@ -232,3 +233,14 @@ def test_a_keyed_message_from_a_fast_clock_is_recorded_forever(world: World) -> 
 
     [(kept,)] = ledger.query("SELECT id FROM onceward_processed_messages")
     assert kept.startswith(KEYED)
+
+
+def test_a_known_key_is_not_reported_again(world: World) -> None:
+    """The second send of a key stores nothing, so no event says that a message was enqueued."""
+    shop, _ = wired(world)
+    told: list[str] = []
+    shop.on(Enqueued, lambda event: told.append(event.message_id))
+    sent = [sends(shop, 1), sends(shop, 1), shop.send("ledger", Job(n=2), message_id="own")]
+    shop.send("ledger", Job(n=2), message_id="own")
+
+    assert [sent[0], "own"] == told
