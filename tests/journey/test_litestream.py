@@ -223,7 +223,8 @@ def test_after_a_lost_disk_every_result_is_there_once(
     shutil.rmtree(billing.db.parent)
     billing.db.parent.mkdir()
 
-    billing.restore_to(billing.db)
+    billing.restore_to(copy := billing.root / "copy")
+    assert 0 == main(["takeover", str(billing.db), "--from", str(copy)])
     lost = had - len(rows(billing.db, "SELECT job FROM done"))
     with working(billing.db, shop_db):
         until(partial(_has_results, peer, JOBS))  # without new traffic
