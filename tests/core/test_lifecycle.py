@@ -196,7 +196,7 @@ def test_illegal_moves_fail_in_other_programs_too(
         (
             "INSERT INTO _onceward_file_info"
             " SELECT 2, agent, file_id, durability, 1, 1, 1, NULL, 0, 1, NULL, 1, 1, '', 1, NULL,"
-            " NULL FROM _onceward_file_info"
+            " NULL, NULL, NULL, NULL FROM _onceward_file_info"
         ),
         "UPDATE _onceward_file_info SET durability = 'none'",
     ],
