@@ -168,6 +168,10 @@ class AgentFile:
         Continue after ``pause``; with *type* after a pause of the same type or pattern.
 
         Return whether it was paused.
+
+        Raises:
+            TakenOver: another machine has taken over the agent; this file is not used any more.
+
         """
         if type is None:
             paused = self._db.write(identity.resume)
