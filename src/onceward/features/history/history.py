@@ -464,8 +464,11 @@ def thread(db: Database, message_id: str) -> list[MessageRecord]:
     ]
     root = next(filter(None, causes), message_id)
     members = [*found, *db.ask(OF_ID, {"id": root}), *db.ask(FOLLOWING, {"root": root})]
-    ordered = sorted({(at, table, seq) for table, seq, at, _ in members})
-    found_rows = rows(db, [Hit(at, seq, _source_of(table)) for at, table, seq in ordered])
+    sent = {message_id: seq for table, seq, _, message_id in members if table == "outbox"}
+    ordered = sorted(
+        {(at, sent.get(message_id, 0), table, seq) for table, seq, at, message_id in members}
+    )
+    found_rows = rows(db, [Hit(at, seq, _source_of(table)) for at, _, table, seq in ordered])
     ordered_rows = after_causes(found_rows, attrgetter("id"), _causes_of)
     return list(_without_copies(ordered_rows))
 
