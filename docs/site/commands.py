@@ -16,7 +16,7 @@ TASKS = {
     ),
     "look": ("Look inside", "ls show why stats history thread search sql top inspect"),
     "run": ("Run agents", "work relay serve metrics mcp"),
-    "keep": ("Keep files", "pause resume check doctor backup restore migrate ship"),
+    "keep": ("Keep files", "pause resume check doctor backup restore takeover migrate ship"),
 }
 """Commands without a noun, by page: its title and its commands."""
 OWN_HEADING = re.compile(r"\A# .*\n")

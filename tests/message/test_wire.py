@@ -108,6 +108,7 @@ def test_an_answer_comes_out_as_it_went_in(both: tuple[Parcel, Answer]) -> None:
 def test_the_size_of_the_largest_values_suffices() -> None:
     """The bound of sizes holds where each number, name and state is as long as it can be."""
     longest = "\x01" * 256
+    takeover = " ".join(["0" * 8, "0" * 13, "\x01" * 200, "\x01" * 500])
     receipt = Receipt(longest, "processed", "\x01" * 2000)
     pushed = replace(
         SMALL,
@@ -122,9 +123,16 @@ def test_the_size_of_the_largest_values_suffices() -> None:
         unsettled=(longest,) * 64,
         stream_position=(longest, BIG),
         greeting=f"restored:{'f' * 24}",
+        takeover=takeover,
+        known_takeover=takeover,
     )
     answer = Answer(
-        verdict="duplicate", receipts=(receipt,), epoch=longest, number=BIG, retry_after=BIG
+        verdict="superseded",
+        receipts=(receipt,),
+        epoch=longest,
+        number=BIG,
+        retry_after=BIG,
+        takeover=takeover,
     )
 
     slack = wire.encoded_size(pushed) - len(wire.encode_parcel(pushed))

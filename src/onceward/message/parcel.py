@@ -212,6 +212,8 @@ RECEIPT: Final = len('{"id":,"state":"processed","reason":null},')
 LONGEST_ID: Final = 6 * 256 + 2
 LONGEST_REASON: Final = 6 * REASON_MAX + 2
 """Bytes of the longest reason as JSON, where a control character takes six."""
+LONGEST_TAKEOVER: Final = len(f',"takeover":"{0:08} {0:013}  "') + 6 * (200 + 500)
+"""Bytes of the longest takeover in an answer, see ``Takeover``."""
 
 
 def encoded_size(parcel: Parcel) -> int:
@@ -256,6 +258,7 @@ def answer_bytes(parcel: Parcel) -> int:
     return (
         ENVELOPE
         + LONGEST_ID
+        + LONGEST_TAKEOVER
         + sum(map(_text_bytes, texts))
         + sum(RECEIPT + LONGEST_REASON + _text_bytes(each.id) for each in parcel.frames)
     )

@@ -285,6 +285,7 @@ def encode_answer(answer: Answer, parcel: Parcel) -> bytes:
         "epoch": answer.epoch,
         "number": answer.number,
         "retry_after": answer.retry_after,
+        **({} if answer.takeover is None else {"takeover": answer.takeover}),
     }
     try:
         event = _event("onceward.answer", parcel.recipient, data)
@@ -318,6 +319,7 @@ def decode_answer(body: bytes, parcel: Parcel) -> Answer:
         epoch=data.epoch,
         number=data.number,
         retry_after=data.retry_after,
+        takeover=data.takeover,
     )
 
 

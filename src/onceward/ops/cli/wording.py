@@ -10,6 +10,10 @@ from onceward.message.error_text import Hint
 
 SHELL: Final = {
     Hint.RESUME: "run onceward resume first",
+    Hint.TAKEN_OVER: (
+        "another machine has taken over this agent, and peers refuse this file: stop its processes;"
+        " run onceward doctor to see which machine"
+    ),
     Hint.ASK_STATE: "run onceward show ID",
     Hint.ASK_RESULT: "look for the reply in onceward history",
     Hint.CREATE_FILE: "onceward init NAME creates it",
