@@ -12,6 +12,7 @@ object: how many points there were, and what was wrong at which.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -41,6 +42,7 @@ BAD: list[dict[str, Any]] = [{"agent": agent, "recipient": None, "body": "0"} fo
 
 def main(folder: Path, stride: int) -> None:
     """Try every point, or one in *stride*."""
+    logging.basicConfig(level=logging.ERROR)  # a copied file warns that it greets its peers
     fresh, fleet = folder / "fresh", folder / "fleet"
     fresh.mkdir()
     in_child(partial(make, fresh))

@@ -17,6 +17,7 @@ from onceward.fleet.columns import tables, views
 from onceward.fleet.evidence import VIEWS as VIEWS_OF_MESSAGES
 from onceward.fleet.opening import FILE_STATES
 from onceward.fleet.spark import read
+from onceward.fleet.states import DIFFERING
 from onceward.message.names import DIRECTORY
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
@@ -88,6 +89,8 @@ INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, dropp
 INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, began_with,
     started_at) VALUES ('r', 'chat', 'queue', 1, 1, 'o', '[1]', '["m"]', 1, 15);
 UPDATE _onceward_inbox SET ephemeral = 1;
+INSERT INTO _onceward_differing_messages (box, peer, id, noticed_at)
+    VALUES ('inbox', 'bob', 'm', 16);
 """
 """Rows of tables that a short run does not fill; the others are filled by calls."""
 
@@ -106,6 +109,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         carol.run_until_idle()
         carol.schedules.add("hourly", every="1h", to="carol", body={"n": 3})
         carol.limits.set("outbox", messages=100)
+        carol.limits.set("handler", "kept", rate="9/s")
         with carol.groups.begin(then="carol") as group:
             group.send("dave", {"n": 5})
         carol._db.write(lambda tx: tx.rows(PLANTED))
@@ -405,7 +409,7 @@ def test_agents_tell_whose_files_there_are(spark: SparkSession, mail: Path) -> N
 
 
 def test_evidence_is_all_boxes_of_a_file_at_one_moment(spark: SparkSession, mail: Path) -> None:
-    """One scan holds what the four tables hold, in numbers, and a row for each file."""
+    """One scan holds what the five tables hold, in numbers, and a row for each file."""
     found = rows(read(spark, str(mail), "evidence"))
     counts = Counter(row["side"] for row in found)
 
@@ -414,6 +418,7 @@ def test_evidence_is_all_boxes_of_a_file_at_one_moment(spark: SparkSession, mail
         "inbox": counts[3],
         "processed": counts[4],
         "dead_letters": counts[2] + counts[5],
+        "differing_messages": counts[DIFFERING],
     }
     assert [] == [row for row in found if row["id"] is None]
     assert {str(path): "read" for path in mail.glob("[ab]*.db")} == {
