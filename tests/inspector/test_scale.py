@@ -43,10 +43,12 @@ SMALL = {
     "onceward_output_streams",  # one message's, found by an index
     "_onceward_counters",
     "_onceward_file_info",
+    "_onceward_handler_limits",  # a row for each handler that has a limit
     "_onceward_migrations",
     "_onceward_peers",
     "_onceward_session_handlers",
     "g",
+    "h",
     "i",
     "j",
     "k",

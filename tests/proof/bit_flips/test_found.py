@@ -82,9 +82,9 @@ def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
     """
     box.close()
     path = tmp_path / "a.db"
-    path.write_bytes(
-        path.read_bytes().replace(b"    agent          TEXT", b"    agenu          TEXT")
-    )
+    whole = path.read_bytes()
+    assert b"    agent TEXT" in whole
+    path.write_bytes(whole.replace(b"    agent TEXT", b"    agenu TEXT"))
 
     with pytest.raises(StoreCorrupt, match="schema was altered"):
         Postbox(path, agent="a", start=False)

@@ -37,14 +37,14 @@ class Fast:
     def now(self): return round(1000 * (self.ahead + 100 * time.time()))
     def monotonic(self): return 100 * time.monotonic()
 
-compose = Scheduler.compose
+compose = Scheduler._compose_of
 
 def slowly(*given):
     "Compose a message, while the other process may be quicker."
     time.sleep(0.003)
     return compose(*given)
 
-Scheduler.compose = slowly
+Scheduler._compose_of = slowly
 schedules.ADVANCE = sys.argv[3]
 box = Postbox(
     sys.argv[1], agent="bob", testing=Controls(clock=Fast(float(sys.argv[2]))), durability="fast",

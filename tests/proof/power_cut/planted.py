@@ -40,7 +40,9 @@ from onceward.message.record import Cancellation
 
 NO_BARRIER: Final = """
 SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body),
-       coalesce(?7, foreign_keys)
+       coalesce(?7, foreign_keys), takeover, opened,
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0),
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
   FROM _onceward_file_info
  WHERE coalesce(?2, ?3, ?4) IS NOT NULL
 """
