@@ -370,7 +370,7 @@ def test_killed_at_any_statement_nothing_is_lost_or_sent_twice(
         sys.executable,
         str(Path(__file__).with_name("kills.py")),
         str(tmp_path_factory.mktemp("kills")),
-        "4",
+        "7",
     ]
     answer = subprocess.run(command, capture_output=True, check=False, text=True)
 

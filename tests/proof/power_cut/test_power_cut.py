@@ -16,8 +16,8 @@ from tests.proof.power_cut.explorer import explore
 from tests.proof.power_cut.workload import LiveTown, Town
 from tests.proof.seed import proof_seed, size
 
-STATES = size(8_000, 1_200)
-STATES_TWO_DEEP = size(2_700, 400)
+STATES = size(8_000, 700)
+STATES_TWO_DEEP = size(2_700, 250)
 FOUND_WITHIN = 60.0
 SEED = proof_seed()
 TRANSPORTS = ("memory", "file")

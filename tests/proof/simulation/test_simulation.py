@@ -20,7 +20,7 @@ from tests.proof.simulation.campaign import (
 
 from onceward.message.options import HandlerOptions, handler_rules
 
-WORLDS = size(2_000, 200, "ONCEWARD_WORLDS")
+WORLDS = size(2_000, 150, "ONCEWARD_WORLDS")
 FOUND = (100860, 20261121000471)
 """
 A rollback at the moment of a new epoch.
