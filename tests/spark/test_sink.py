@@ -377,4 +377,4 @@ def test_killed_at_any_statement_nothing_is_lost_or_sent_twice(
     assert "" == answer.stderr
     found = json.loads(answer.stdout)
     assert {} == found["wrong"]
-    assert found["points"] > 25
+    assert found["points"] > 20
