@@ -344,8 +344,7 @@ def _of_version(payload: Payload, frame: Frame) -> Payload:
 
 def _body(frame: Frame) -> Any:
     """Return the body of a frame as it is sent again."""
-    if frame.dataref is not None:
-        frame = frame.with_stored_body()
+    frame = frame.with_stored_body()
     if frame.datacontenttype == BYTES:
         return raw(frame)
     if not frame.datacontenttype.startswith(VERSIONED):

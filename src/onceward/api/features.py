@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onceward.core.handle.signatures import Handlers
     from onceward.core.handle.worker import CallGuard, WorkerPool
     from onceward.file.directory import DirectoryHandle
+    from onceward.file.notify import Notifier
 
 FOLDER: Final = "onceward.features"
 NAMES: Final = (
@@ -73,15 +74,19 @@ def call_guard(agent: Handlers) -> CallGuard | None:
     return next(filter(None, guards), None)
 
 
+def _tell_workers(notifier: Notifier, here: bool) -> None:  # noqa: FBT001 - of a callback
+    """Tell the workers that more may be claimed: *here*, those of this process, too."""
+    tell = notifier.notify if here else notifier.notify_others
+    tell("in")
+
+
 def worker_pool(deps: HandlerDeps, agent: Handlers, loop: Loop) -> WorkerPool | None:
     """Return the workers of an agent, with the admissions and checks of the features."""
     if not agent.handlers:
         return None
     from onceward.core.handle.worker import WorkerPool  # noqa: PLC0415 - with handlers only
 
-    workers = deps.settings.workers
-    notifier = deps.db.notifier
-    free = lambda here: notifier.notify("in") if here else notifier.notify_others("in")  # noqa: E731
+    workers, free = deps.settings.workers, partial(_tell_workers, deps.db.notifier)
     gates = (each.gates(agent, workers, free) for each in CLAIMS if each.gates is not None)
     return WorkerPool(deps, agent, loop, gates=next(gates, None), guard=call_guard(agent))
 

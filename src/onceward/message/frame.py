@@ -181,7 +181,7 @@ class Frame(BaseModel):
 
     def with_stored_body(self) -> Self:
         """
-        Return the frame with the body to which its ``dataref`` refers.
+        Return the frame with the body to which its ``dataref`` refers; any other frame as it is.
 
         Raises:
             BodyLost: the body is missing or changed; a retry cannot help.

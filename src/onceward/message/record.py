@@ -260,8 +260,7 @@ class MessageRecord:
         if frame.body_error is not None:
             return _ReadBody(error=frame.body_error)
         try:
-            if frame.dataref is not None:
-                frame = frame.with_stored_body()
+            frame = frame.with_stored_body()
             return _ReadBody(
                 value=decode(frame.data, frame.data_base64, self.wanted, frame.datacontenttype)
             )

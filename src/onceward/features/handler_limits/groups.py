@@ -245,8 +245,7 @@ def _group_of(handler: Handler, text: str) -> str:
         return turns.name_of(handler.pattern, "")
     try:
         frame = Frame.accepted(text)
-        if key.needs_body and frame.dataref is not None:
-            frame = frame.with_stored_body()
+        frame = frame.with_stored_body() if key.needs_body else frame
         body = decode(frame.data, frame.data_base64, handler.body) if key.needs_body else None
         return turns.name_of(handler.pattern, key.of(frame, body))
     except Exception as error:  # noqa: BLE001 - the handler's call reports what is wrong with it

@@ -112,8 +112,7 @@ def read_reply(ticket_id: str, found: ReplyState, reply: TypeForm[T]) -> T:
     frame = Frame.parse(found.frame)
     if frame.body_error is not None:
         raise InvalidMessage(f"reply {frame.id} to request {ticket_id}: {frame.body_error}")
-    if frame.dataref is not None:
-        frame = frame.with_stored_body()
+    frame = frame.with_stored_body()
     value: T = decode(frame.data, frame.data_base64, reply, frame.datacontenttype)
     return value
 
