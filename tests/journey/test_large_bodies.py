@@ -414,7 +414,7 @@ def test_a_name_in_a_reference_is_no_path(world: World, part: str) -> None:
     assert "x" * LARGE == frame.with_stored_body().data
     named = {"source": "urn:onceward:..", "dataref": "ni:///sha-256;../x"}
 
-    with pytest.raises(BodyLost, match="no place of a home"):
+    with pytest.raises(BodyLost, match="which is not in a home"):
         frame.model_copy(update={part: named.get(part, "../x")}).with_stored_body()
 
 

@@ -151,7 +151,7 @@ class AgentFile:
         one in its lane wait, too.
 
         Raises:
-            InvalidArgument: *type* is no type, topic or pattern.
+            InvalidArgument: *type* is not a type, topic or pattern.
 
         """
         if type is None:

@@ -22,7 +22,7 @@ def load(frame: Frame) -> str:
     reference = frame.dataref or ""
     at = places.place(frame.sender, frame.recipient, frame.id, reference)
     if at is None:
-        raise BodyLost(f"the body is at {reference}, which is no place of a home: send it again")
+        raise BodyLost(f"the body is at {reference}, which is not in a home: send it again")
     homes = {places.bodies_of(Path(each.path)) for each in list(open_files.files.values())}
     for path in sorted(home / at for home in homes):
         data = _read(path)

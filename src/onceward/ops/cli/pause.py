@@ -39,7 +39,7 @@ def resume(box: Postbox, /, *, type: Type = None) -> Found:
     Example: onceward resume --agent shop --type order.paid
     """
     if not box.file.resume(type=type) and type is not None:
-        raise NothingThere(f"there is no pause of {type}: list them with onceward limits ls")
+        raise NothingThere(f"{type} is not paused: onceward limits ls lists what is")
     return _told(box, type)
 
 
