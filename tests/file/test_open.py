@@ -20,6 +20,7 @@ from onceward import AsyncPostbox, Postbox
 from onceward.errors import InvalidArgument, ReadOnlyStore, StoreClosed, StoreFault
 from onceward.file import backup, read_only
 from onceward.file.connection import PRAGMAS
+from onceward.file.file_checks import read_only_part
 from onceward.file.migrations import APPLICATION_ID
 
 Open = Callable[..., Postbox]
@@ -446,6 +447,24 @@ def test_a_path_that_sqlite_cannot_open_is_told_with_its_length(tmp_path: Path) 
 
     with pytest.raises(InvalidArgument, match="the path has 505 bytes, and SQLite opens at"):
         Postbox(folder / f"{'c' * (room + 1)}.db", agent="shop", start=False)
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm"])
+def test_a_side_file_that_appears_while_one_looks_is_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Another process opens the file between two questions about one of its side files."""
+    side, asked = f"{tmp_path}/a.db{end}", os.access
+
+    def access(name: str, mode: int, **options: bool) -> bool:
+        found = asked(name, mode, **options)
+        if name == side:
+            Path(side).touch()
+        return found
+
+    monkeypatch.setattr(os, "access", access)
+
+    assert read_only_part(tmp_path / "a.db") is None
 
 
 @pytest.mark.parametrize("end", ["", "-wal", "-shm"])

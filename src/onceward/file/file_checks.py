@@ -143,9 +143,19 @@ EFFECTIVE: Final = os.access in os.supports_effective_ids
 def read_only_part(path: Path) -> str | None:
     """Return the first of a database and its side files that this process may not write to."""
     for name in (str(path), f"{path}-wal", f"{path}-shm"):
-        if not os.access(name, os.W_OK, effective_ids=EFFECTIVE) and os.path.exists(name):
+        if not _writable(name) and _is_read_only(name):
             return name
     return None
+
+
+def _writable(name: str) -> bool:
+    return os.access(name, os.W_OK, effective_ids=EFFECTIVE)
+
+
+def _is_read_only(name: str) -> bool:
+    """Return whether a file stays without write access: another process may just have made it."""
+    found = file_key(name)
+    return found is not None and not _writable(name) and file_key(name) == found
 
 
 def sync(path: Path) -> None:
