@@ -361,6 +361,53 @@ def test_a_thread_that_builds_a_model_hangs_no_child(tmp_path: Path) -> None:
     assert ("0\n", "") == (done.stdout, done.stderr)
 
 
+ENDS_BUILD = """
+import os, signal, sys, threading, time, warnings
+from pydantic import BaseModel
+from pydantic_core import core_schema
+from onceward import Postbox
+
+warnings.simplefilter("ignore")
+begun, ended, parent = threading.Event(), [], os.getpid()
+
+
+class Slow:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        begun.set()
+        time.sleep(0.3)
+        ended.append(True)
+        return core_schema.any_schema()
+
+
+class Model(BaseModel, defer_build=True):
+    slow: Slow
+
+
+box = Postbox(sys.argv[1] + "/a.db", agent="a")
+for _ in range(2):
+    thread = threading.Thread(target=Model.model_rebuild, kwargs={"force": True})
+    thread.start()
+    begun.wait()
+    if os.fork() == 0:
+        signal.alarm(60)
+        again = threading.Thread(target=Model.model_rebuild, kwargs={"force": True})
+        again.start()
+        again.join()
+        os._exit(len(ended))
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+    thread.join()
+    begun.clear()
+box.close()
+"""
+
+
+def test_a_fork_waits_for_a_thread_that_builds_a_model(tmp_path: Path) -> None:
+    """No part of pydantic stays locked in the child; parent and child build models afterwards."""
+    done = run([*PYTHON, "-c", ENDS_BUILD, tmp_path], check=False)
+    assert ("2\n3\n", "") == (done.stdout, done.stderr)
+
+
 OUTLIVES = """
 import os, sys
 from onceward import Postbox

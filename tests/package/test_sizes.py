@@ -14,7 +14,7 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "file": 4_598,  # notes with an id; the verbs that delete ended rows, queries; backups at rest
+    "file": 4_620,  # a fork waits for builds of models; verbs that delete ended rows; notes
     "core": 10_892,  # bodies in files; limits set while they run; ids of restores, of keys
     "features": 10_425,  # large bodies; limits that follow the file; groups; results, status
     "message": 4_014,  # status of a message; final answers; versions of bodies; hints

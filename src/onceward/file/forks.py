@@ -56,6 +56,8 @@ _inside: Final = list[int]()
 """The threads that now open or close a connection."""
 _stuck = False
 """Whether a thread was inside SQLite at a fork that led to this process."""
+_holders: Final = set[int]()
+"""The threads about to fork that keep others from building models of pydantic."""
 _locks: Final = set[ref[Any]]()
 _before: Final = list[Callable[[float, Later], object]]()
 _in_child: Final = list[Callable[[], object]]()
@@ -174,10 +176,37 @@ def _wait() -> None:
     if not _connections:
         return
     deadline, later = monotonic() + PATIENCE, _after.setdefault(get_ident(), [])
-    for hold in _before:
+    for hold in (_hold_builds, *_before):
         hold(deadline - PATIENCE / 5, later.append)
     while not _is_quiet() and monotonic() < deadline:
         time.sleep(LOOK)
+
+
+def _hold_builds(until: float, later: Later) -> None:
+    """
+    Wait until no thread builds a model of pydantic, such as that of the first frame it reads.
+
+    The child would lack that thread, and the parts of pydantic that it was using stay locked.
+    """
+    lock = _builds_lock()
+    if lock is None or lock._is_owned():
+        return
+    later(_let_build)
+    if lock.acquire(timeout=max(0, until - monotonic())):
+        _holders.add(get_ident())
+
+
+def _let_build() -> None:
+    """Let other threads build models again; a second call does nothing."""
+    lock = _builds_lock()
+    if get_ident() in _holders and lock._is_owned():
+        lock.release()
+    _holders.discard(get_ident())
+
+
+def _builds_lock() -> Any:
+    """Return the lock under which pydantic builds models, None if it has no such lock."""
+    return getattr(sys.modules.get("pydantic.main"), "_rebuild_lock", None)
 
 
 def _go_on() -> None:
@@ -204,9 +233,9 @@ def _take_connections() -> None:
     global count, _stuck  # noqa: PLW0603 - of the process
     count += 1
     _after.clear()
-    # another thread may build the model of frames, as for the first message that it reads
-    building = getattr(sys.modules.get("pydantic.main"), "_rebuild_lock", None)
-    for lock in (building, *(made() for made in list(_locks))):
+    _let_build()
+    _holders.clear()
+    for lock in (_builds_lock(), *(made() for made in list(_locks))):
         if lock is not None and not (hasattr(lock, "_is_owned") and lock._is_owned()):
             lock._at_fork_reinit()
     _stuck = _stuck or not _is_quiet()
