@@ -15,9 +15,9 @@ FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
     "file": 4_620,  # a fork waits for builds of models; verbs that delete ended rows; notes
-    "core": 10_892,  # bodies in files; limits set while they run; ids of restores, of keys
-    "features": 10_425,  # large bodies; limits that follow the file; groups; results, status
-    "message": 4_014,  # status of a message; final answers; versions of bodies; hints
+    "core": 10_907,  # bodies in files; limits set while they run; ids of restores, of keys
+    "features": 10_430,  # large bodies; limits that follow the file; groups; results, status
+    "message": 4_020,  # status of a message; final answers; versions of bodies; hints
     "api": 2_530,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 3_762,  # webhooks; parcels through the socket of the process with a worker
     "ops": 11_841,  # pages of groups; limits of handlers in forms; a drill of backups

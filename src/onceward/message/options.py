@@ -28,6 +28,7 @@ from onceward.message.names import (
 from onceward.message.retry import RetryPolicy, policy
 from onceward.message.times import GivenRate, Point, Span, millis, point, seconds
 from onceward.message.validators import check_type, reply_schema
+from onceward.message.vocabulary import ANSWER, QUESTION
 
 if TYPE_CHECKING:
     from onceward.message.group_key import GroupKey
@@ -284,7 +285,16 @@ def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptio
     named: SendOptions = tied | options
     if frame.priority_name != "normal":
         named.setdefault("priority", frame.priority_name)
-    return frame.replyto or frame.sender, parse_options(named)
+    given = parse_options(named)
+    if _may_be_asked_again(frame):
+        given.setdefault("kind", ANSWER)
+    return frame.replyto or frame.sender, given
+
+
+def _may_be_asked_again(frame: Frame) -> bool:
+    """Return whether a restored sender makes this request under the same id again."""
+    same_id = frame.kind == QUESTION or frame.idempotencykey is not None or frame.chosenid
+    return same_id and frame.replyto == frame.sender
 
 
 MOST: Final = 2**62

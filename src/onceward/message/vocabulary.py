@@ -216,6 +216,8 @@ CANCEL: Final = "onceward.cancel"
 """Kind and type of a message that asks its recipient to cancel another message of its sender."""
 QUESTION: Final = "onceward.question"
 """Kind of a handler's request: the message of its handler waits for the reply."""
+ANSWER: Final = "onceward.answer"
+"""Kind of a reply to a request that its sender may make again under the same id."""
 AWAITS: Final = "waits for the reply to "
 """Start of the reason of a message whose handler waits for a reply."""
 

@@ -29,7 +29,7 @@ from onceward.message.frame import Frame, keep_until_handled, session_and_type
 from onceward.message.ids import KEYED
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, Verdict, downgrade
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import QUESTION
+from onceward.message.vocabulary import ANSWER, QUESTION
 
 if TYPE_CHECKING:
     from onceward.core.run.arrival import TakesArrivals
@@ -378,11 +378,11 @@ def _store(
         if done:
             awaited.discard(str(frame.inreplyto))
         elif frame.kind is not None:
-            done = _taken(tx, sender, frame, policy)
+            done = _taken(tx, sender, frame, policy, frame.kind)
         boxed = frame.mailbox is not None and not done
         lane_id, awaits, _ = BOXED if boxed else _lane(tx, sender, frame, lane_ids)
-        if awaits and not done and frame.kind is None:
-            done = _taken(tx, sender, frame, policy)
+        if awaits and not done and frame.kind in {None, ANSWER}:
+            done = _taken(tx, sender, frame, policy, None)
         answered += done
         if (boxed and frame.mailboxkey is not None) or (done and frame.kind is not None):
             told.setdefault(None if boxed else frame.kind, []).append(frame)
@@ -409,9 +409,11 @@ def _count_called(tx: StoreTransaction, opened: Iterable[OpenLane]) -> None:
             recovery.count_called(tx, lane_id)
 
 
-def _taken(tx: StoreTransaction, sender: str, frame: Frame, policy: InboxPolicy) -> bool:
-    """Pass a frame to the feature of its kind; return whether it is done."""
-    take = policy.takes.get(frame.kind)
+def _taken(
+    tx: StoreTransaction, sender: str, frame: Frame, policy: InboxPolicy, kind: str | None
+) -> bool:
+    """Pass a frame to the feature of a kind; return whether it is done."""
+    take = policy.takes.get(kind)
     return take is not None and take(tx, sender, frame)
 
 

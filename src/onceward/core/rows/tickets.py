@@ -3,6 +3,7 @@ Write the requests that this agent made, and the results that are kept for those
 
 A request is open until its reply comes, its recipient ends it without one, it is cancelled, or it
 becomes a dead letter; a reply that comes later still answers one that failed, but not a late one.
+After a restore a reply may come before its request is made again, which is then answered at once.
 """
 
 from __future__ import annotations
@@ -14,12 +15,23 @@ from typing import Any, Final
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import Payload
 from onceward.message.clock import Millis
+from onceward.message.frame import Frame
 from onceward.message.vocabulary import LeaseInfo
 
 OPEN: Final = """
 INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at,
                                        asker_seq, asker_index, asker_digest, kept)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE
+   SET session = excluded.session, asked_at = excluded.asked_at, deadline_at = excluded.deadline_at,
+       asker_seq = excluded.asker_seq, asker_index = excluded.asker_index,
+       asker_digest = excluded.asker_digest, kept = excluded.kept
+ WHERE asker_seq IS NULL AND excluded.asker_seq IS NOT NULL
+"""
+ANSWER_EARLY: Final = """
+INSERT INTO _onceward_pending_replies (id, session, recipient, state, asked_at, reply_id, ended_at)
+SELECT :id, :session, :sender, 'answered', :now, :reply, :now
+ WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = :id)
 ON CONFLICT (id) DO NOTHING
 """
 # A limit may have dropped the request in the same transaction: no reply will come.
@@ -140,8 +152,22 @@ DELETE FROM _onceward_results
 
 
 def open_one(tx: StoreTransaction, *values: Any) -> None:
-    """Open a request, once; *values* are the columns of ``OPEN``."""
+    """
+    Open a request, once; *values* are the columns of ``OPEN``.
+
+    A handler's request whose reply came early is answered.
+    """
     tx.run(OPEN, values)
+
+
+def answer_early(tx: StoreTransaction, reply: Frame) -> bool:
+    """
+    Keep a reply for a request that this file does not know; return False if it knows it.
+
+    A restored file gets replies to requests that its handlers will make again.
+    """
+    named = {"id": reply.inreplyto, "session": reply.session, "sender": reply.sender}
+    return tx.run(ANSWER_EARLY, named | {"reply": reply.id, "now": tx.now}) > 0
 
 
 def end_dropped(tx: StoreTransaction, message_id: str) -> None:

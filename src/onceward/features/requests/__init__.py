@@ -11,12 +11,18 @@ from typing import Final
 
 from onceward.core.accept.policy import Arrives
 from onceward.core.contract import Calls, Feature, Late, Verbs
-from onceward.message.vocabulary import PROGRESS
+from onceward.message.vocabulary import ANSWER, PROGRESS
 
 late = partial(Late, __name__)
 FEATURE: Final = Feature(
     name="requests",
-    arrives=Arrives(takes={PROGRESS: late("replies.note_progress")}, ends=late("replies.fail_of")),
+    arrives=Arrives(
+        takes={
+            PROGRESS: late("replies.note_progress"),
+            ANSWER: late("replies.keep_early"),
+        },
+        ends=late("replies.fail_of"),
+    ),
     calls=Calls(
         parts={"requests": late("handler.HandlerRequests")},
         verbs=Verbs(late("verbs.WithReplies"), late("verbs.AsyncWithReplies")),

@@ -124,6 +124,11 @@ def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     return True
 
 
+def keep_early(tx: StoreTransaction, sender: str, frame: Frame) -> bool:  # noqa: ARG001 - a Take
+    """Keep a reply whose request was lost with a restore, until its handler makes it again."""
+    return frame.inreplyto is not None and tickets.answer_early(tx, frame)
+
+
 def fail_of(tx: StoreTransaction, askers: list[int]) -> list[str]:
     """Fail the requests of the handlers of messages that are cancelled; return their ids."""
     return tickets.fail_of(tx, askers)
