@@ -50,7 +50,7 @@ SECTIONS = {
     ),
     "Agents and handlers": (
         "Agent Context BatchContext HandlerPostbox OutputStream step StepOptions Depends Msg "
-        "EncryptedMsg BodyCodec"
+        "EncryptedMsg BodyCodec LargeBodyStore"
     ),
     "The same, awaitable": (
         "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "

@@ -125,7 +125,11 @@ class StoreCorrupt(StoreError):
 
 
 class StoreFault(StoreError):
-    """The disk failed before COMMIT; nothing was written: check the disk, then try again."""
+    """
+    The disk, or a store of bodies, failed before COMMIT; nothing was written.
+
+    Check it, then try again.
+    """
 
     retryable = True
 

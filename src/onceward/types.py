@@ -25,6 +25,7 @@ if _typing.TYPE_CHECKING:
     from onceward.features.mailboxes.mailbox_readers import Start
     from onceward.features.schedules.tick import Tick
     from onceward.features.streams.reading import Chunk, Ended, Restarted, StreamItem
+    from onceward.message.body import LargeBodyStore
     from onceward.message.dates import Schedule
     from onceward.message.encrypted import BodyCodec, EncryptedMsg
     from onceward.message.names import AgentInfo
@@ -53,6 +54,7 @@ __all__ = [
     "HandlerTransaction",
     "Health",
     "Journey",
+    "LargeBodyStore",
     "Page",
     "Repair",
     "Restarted",
@@ -91,6 +93,7 @@ _MODULES = {
     "HandlerTransaction": "features.mailboxes.api",
     "Health": "features.checks.health",
     "Journey": "features.history.journey",
+    "LargeBodyStore": "message.body",
     "Page": "message.record",
     "Repair": "features.checks.repairs",
     "Schedule": "message.dates",

@@ -30,7 +30,9 @@ LIBRARIES = {
     "mcp": "ops.mcp.",
     "opentelemetry": "integrations.",
     "prometheus_client": "ops.observe.",
-    "pyarrow": "fleet.graph fleet.rows fleet.ship. fleet.spark.",
+    "pyarrow": (
+        "features.large_bodies.bucket file.buckets fleet.graph fleet.rows fleet.ship. fleet.spark."
+    ),
     "pydantic_ai": "integrations.pydantic_ai.",
     "pyspark": "fleet.rows fleet.spark.",
     "pytest": "testing.",

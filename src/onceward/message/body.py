@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from functools import lru_cache, partial
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -318,3 +319,25 @@ def _versioned_in(wanted: Any) -> Any:
     """Return the one class with versions in a type such as ``Order | None``; None without one."""
     found = [each for each in get_args(wanted) if getattr(each, "__message_version__", 0)]
     return found[0] if len(found) == 1 else None
+
+
+class LargeBodyStore(Protocol):
+    """
+    Stores large bodies under names such as ``shop/reader/ID.DIGEST``.
+
+    Several threads and processes use a store at once. No two bodies have the same name. An
+    exception other than those named here makes a send fail with ``StoreFault``, and a handler's
+    message is tried again.
+    """
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store a body, or replace it whole; it must survive a power cut once this returns."""
+
+    def get(self, name: str) -> bytes:
+        """Return a body; raise FileNotFoundError if it is not there."""
+
+    def delete(self, name: str) -> None:
+        """Delete a body, if it is there."""
+
+    def names(self, folder: str) -> Iterable[tuple[str, datetime]]:
+        """Return the names that begin with ``folder/``, and when each body was stored."""

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from onceward.errors import InvalidArgument
+from onceward.message.body import LargeBodyStore
 from onceward.message.clock import Clock
 from onceward.message.ids import IdSource
 from onceward.message.names import PREFIX, no_option
@@ -43,6 +44,7 @@ class SettingsOptions(TypedDict, total=False):
     network_filesystem: bool
     max_body: int
     large_body: int | None
+    large_body_store: LargeBodyStore | str | None
     max_large_body: int
     max_pending: int
     max_inbox: int
@@ -135,6 +137,16 @@ def _mapped(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
+def _stores_bodies(value: Any) -> Any:
+    """Return a store, its URI, or None for an empty text."""
+    verbs = ("put", "get", "delete", "names")
+    if value is None or isinstance(value, str):
+        return value or None
+    if missing := [verb for verb in verbs if not callable(getattr(value, verb, None))]:
+        raise ValueError(f"a store of bodies needs the methods {', '.join(missing)}")
+    return value
+
+
 def _parsed(value: Any) -> Any:
     """Read a retry policy that is given as text."""
     return RetryPolicy.parse(value) if isinstance(value, str) else value
@@ -148,6 +160,11 @@ Policy = Annotated[
         )
     ),
     BeforeValidator(_parsed),
+]
+BodiesIn = Annotated[
+    LargeBodyStore | str | None,
+    GetPydanticSchema(lambda _source, _handler: core_schema.any_schema()),
+    BeforeValidator(_stores_bodies),
 ]
 MaybePath = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 Attempts = Annotated[int, Field(ge=1, lt=2**31)]
@@ -242,12 +259,18 @@ class Settings(Checked):
     """Maximum body; larger ones are refused on send and on receipt."""
     large_body: Annotated[int, Field(ge=4096)] | None = None
     """
-    Size from which a body is a file of its own, in the folder ``bodies`` of the home; None: none.
+    Size from which a body is stored outside its message, in ``large_body_store``; None: none.
 
     Only for recipients beside this file: messages to others carry it, up to ``max_body``.
     """
+    large_body_store: BodiesIn = None
+    """
+    Where large bodies are: a bucket such as ``s3://bucket/home``, or a ``LargeBodyStore`` of yours.
+
+    None: files in the folder ``bodies`` of the home. Recipients need the same setting.
+    """
     max_large_body: Annotated[int, Field(ge=1)] = 256 << 20
-    """Maximum body in a file of its own; larger ones are refused on send."""
+    """Maximum body outside its message; larger ones are refused on send."""
     max_pending: Annotated[int, Field(ge=1)] = 100_000
     """Maximum waiting messages in the outbox of this file."""
     max_inbox: Annotated[int, Field(ge=1)] = 1_000_000

@@ -2,7 +2,7 @@
 Help tests of agents, programs and transports.
 
 A clock that tests advance, transports that fail by script, agents that are
-killed, the conformance suites of transports and listeners, a judge.
+killed, the conformance suites of transports, listeners and stores, a judge.
 
 Imports api, features, core, file and message.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onceward.message.settings import Controls
+    from onceward.testing.body_store_conformance import LargeBodyStoreConformance
     from onceward.testing.clock import ManualClock
     from onceward.testing.conformance import TransportConformance
     from onceward.testing.crash import POINTS, STEP_POINTS, Crash, Point, StepPoint
@@ -34,6 +35,7 @@ __all__ = [
     "Fault",
     "FaultyTransport",
     "Harness",
+    "LargeBodyStoreConformance",
     "ListenerConformance",
     "Log",
     "ManualClock",
@@ -56,6 +58,7 @@ _MODULES = {
     "Fault": "faults",
     "FaultyTransport": "faults",
     "Harness": "harness",
+    "LargeBodyStoreConformance": "body_store_conformance",
     "ListenerConformance": "listener_conformance",
     "Log": "history",
     "ManualClock": "clock",

@@ -16,11 +16,12 @@ from tests.fleet.world import World
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument
+from onceward.file.buckets import limited
 from onceward.fleet import ship
 from onceward.fleet.ship import ShippedLog
 from onceward.fleet.ship.log import NoLog
 from onceward.fleet.ship.manifest import LogDamaged, LogTooNew, decoded
-from onceward.fleet.ship.objects import LogUnwritable, _limited
+from onceward.fleet.ship.objects import LogUnwritable
 from onceward.fleet.ship.shipper import Shipper
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
@@ -187,10 +188,10 @@ def test_a_place_that_is_none_is_refused(path: Path, place: str) -> None:
 
 def test_gcs_gives_up_after_a_minute_unless_told_otherwise() -> None:
     """By itself it tries for a quarter of an hour, without a word."""
-    assert _limited("gs://logs/fleet") == "gs://logs/fleet?retry_limit_seconds=60"
-    assert _limited("gs://logs?scheme=http") == "gs://logs?scheme=http&retry_limit_seconds=60"
-    assert _limited("gs://logs?retry_limit_seconds=5") == "gs://logs?retry_limit_seconds=5"
-    assert _limited("s3://logs") == "s3://logs"
+    assert limited("gs://logs/fleet") == "gs://logs/fleet?retry_limit_seconds=60"
+    assert limited("gs://logs?scheme=http") == "gs://logs?scheme=http&retry_limit_seconds=60"
+    assert limited("gs://logs?retry_limit_seconds=5") == "gs://logs?retry_limit_seconds=5"
+    assert limited("s3://logs") == "s3://logs"
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])

@@ -1,5 +1,5 @@
 """
-Store large bodies in files of the home, which messages refer to: the claim check.
+Store large bodies outside their messages, which refer to them: the claim check.
 
 Imports core, file and message; never another feature.
 """
@@ -23,8 +23,11 @@ def _prepare(opening: Opening) -> None:
     """Read the bodies of received messages, and store those of sent ones if a setting says so."""
     frame.load_body = late("reading.load")
     deps = opening.deps
-    if deps.settings.large_body is not None and deps.db.vfs is None:
-        deps.outbox.composer.bodies = opening.once(late("storing.store_of"))
+    store = deps.settings.large_body_store
+    if store is not None:
+        late("stores.use")(opening)
+    if deps.settings.large_body is not None and (deps.db.vfs is None or store is not None):
+        deps.outbox.composer.bodies = opening.once(late("storing.bodies_of"))
 
 
 FEATURE: Final = Feature(

@@ -2,21 +2,18 @@
 Remove the bodies that no message needs: their messages were pruned, or never committed.
 
 A body is needed while its message has a row in the file of its sender or of its recipient: until
-the retention has passed at both, and its dead letter is discarded. Any other file is kept for a
+the retention has passed at both, and its dead letter is discarded. Any other body is kept for a
 day, as its message may not be committed yet.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+from itertools import groupby
 from typing import Final
 
 from onceward.core.contract import Opening
 from onceward.errors import OncewardError
-from onceward.features.large_bodies import places
+from onceward.features.large_bodies import places, stores
 from onceward.file import read_only
 from onceward.file.transaction import Rows
 from onceward.message.clock import Millis
@@ -39,26 +36,31 @@ class Sweeper:
     def __init__(self, opening: Opening) -> None:
         self._db, self._files = opening.deps.db, opening.files
         self._directory = opening.directory
-        self._folder = places.bodies_of(Path(self._db.path)) / self._db.agent
+        self._store = opening.once(stores.store_of)
         self._next_at: Millis = 0
 
     def sweep(self) -> None:
         """Remove what no message needs, at most once an hour."""
         now = self._db.now()
-        if now < self._next_at or self._db.vfs is not None:
+        if now < self._next_at:
             return
         self._next_at = now + EACH
-        for folder in _entries(self._folder):
-            names = [each.name for each in _entries(folder.path) if _is_old(each, now / 1000)]
-            if folder.name == places.DRAFTS:
-                unneeded = names
-            else:
-                unneeded = self._unneeded(folder.name, names) if names else []
-            for name in unneeded:
-                Path(folder.path, name).unlink(missing_ok=True)
+        try:
+            self._sweep(now / 1000 - UNCOMMITTED)
+        except OncewardError as error:
+            log.failure("warning", "bodies are kept: their store fails", error)
+
+    def _sweep(self, before: float) -> None:
+        """Remove what no message needs and was stored before *before*."""
+        for recipient, found in groupby(
+            self._store.names(self._db.agent), lambda each: places.recipient_of(each[0])
+        ):
+            names = [name for name, at in found if at.timestamp() < before]
+            for name in names if recipient == places.DRAFTS else self._unneeded(recipient, names):
+                self._store.delete(name)
 
     def _unneeded(self, recipient: str, names: list[str]) -> list[str]:
-        """Return the files whose messages neither the sender's nor the recipient's file has."""
+        """Return the bodies whose messages neither the sender's nor the recipient's file has."""
         left = self._not_in(self._db.read, names)
         if not left or recipient == self._db.agent:
             return left
@@ -77,23 +79,14 @@ class Sweeper:
         return [
             name
             for name in names
-            if not rows(NEEDED, {"id": places.message_of(name), "sender": me})[0][0]
+            if (message := places.message_of(name))
+            and not rows(NEEDED, {"id": message, "sender": me})[0][0]
         ]
-
-
-def _entries(folder: Path | str) -> Iterator[os.DirEntry[str]]:
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
-        yield from found
-
-
-def _is_old(entry: os.DirEntry[str], now: float) -> bool:
-    with suppress(FileNotFoundError):
-        return entry.stat().st_mtime < now - UNCOMMITTED
-    return False
 
 
 def sweep(opening: Opening, _limit: int) -> int:
     """Remove the bodies that no message of an opening's agent needs; 0: no more is to be done."""
-    sweeper: Sweeper = opening.once(Sweeper)
-    sweeper.sweep()
+    if opening.deps.db.vfs is None or opening.deps.settings.large_body_store is not None:
+        sweeper: Sweeper = opening.once(Sweeper)
+        sweeper.sweep()
     return 0

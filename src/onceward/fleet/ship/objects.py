@@ -26,11 +26,11 @@ import pyarrow as pa
 from pyarrow import fs
 
 from onceward.errors import InvalidArgument
+from onceward.file.buckets import filesystem_at
 from onceward.file.file_checks import sync
 from onceward.fleet.opening import LogTrouble
 from onceward.fleet.ship.agreement import agree
 
-GCS_LIMIT: Final = "retry_limit_seconds"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -221,7 +221,7 @@ def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
     if filesystem is None and uri and ":/" not in uri:
         return LocalObjects(Path(uri).absolute())
     try:
-        found, base = (filesystem, uri) if filesystem else fs.FileSystem.from_uri(_limited(uri))
+        found, base = (filesystem, uri) if filesystem else filesystem_at(uri)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidArgument(f"{uri!r} is not a place for a log: {error}") from error
     if not base:
@@ -231,13 +231,6 @@ def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
     if isinstance(found, fs.LocalFileSystem):
         return LocalObjects(Path(base).absolute())
     return RemoteObjects(found, base)
-
-
-def _limited(uri: str) -> str:
-    """Return a URI with a limit of one minute for GCS; its default is 15."""
-    if not uri.startswith(("gs://", "gcs://")) or GCS_LIMIT in uri:
-        return uri
-    return f"{uri}{'&' if '?' in uri else '?'}{GCS_LIMIT}=60"
 
 
 @contextmanager
