@@ -51,6 +51,11 @@ BY_OWNER: Final = f"""{SHARED}
           (SELECT o.owner FROM temp.owner AS o WHERE o.sender = evidence.sender
               AND o.recipient = evidence.recipient AND o.file = evidence.file)
 """
+BY_VERDICT: Final = f"""
+CREATE INDEX by_verdict ON messages (verdict, sender, recipient, file)
+ WHERE verdict IN {OPEN_VERDICTS}
+"""
+"""Few messages have an open verdict: they are found without reading all the others twice."""
 OPEN: Final = f"""
 SELECT DISTINCT verdict, sender, recipient, file FROM messages WHERE verdict IN {OPEN_VERDICTS}
 """
@@ -73,6 +78,7 @@ UPDATE messages SET verdict = {FINAL_VERDICT}
 def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rules) -> None:
     """Fill the table ``messages`` of a workspace: every message of its evidence, with a verdict."""
     con.execute(MESSAGES)
+    con.execute(BY_VERDICT)
     _state(con, rules)
     known = CoverageIndex(readings)
     if known.twins:

@@ -159,7 +159,7 @@ def _lanes(rows: Iterator[Row], pair: _Pair, found: _Figures) -> Iterator[tuple[
             if name != lane and order.messages:
                 yield lane, order
                 order = LaneOrder()
-            lane, last = name, first + sum(1 for _ in members)
+            lane, last = name, first + len(list(members))
             order.add(*(column[first:last] for column in columns))
             first = last
     yield lane, order

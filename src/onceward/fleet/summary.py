@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nsmallest
+from itertools import accumulate
 from math import ceil, log
 from typing import Any, Final
 
@@ -89,14 +91,11 @@ def middle(bucket: int) -> int:
 
 def percentiles_of(line: Sequence[tuple[int, int]]) -> dict[str, int]:
     """Return the percentiles of buckets with their counts, in order, in milliseconds."""
-    total, upto = sum(count for _, count in line), 0
-    found: dict[str, int] = {}
-    for bucket, count in line:
-        upto += count
-        for name, share in SHARES.items():
-            if upto >= ceil(share * total):
-                found.setdefault(name, middle(bucket))
-    return found
+    upto = list(accumulate(count for _, count in line))
+    if not upto:
+        return {}
+    places = {name: bisect_left(upto, ceil(share * upto[-1])) for name, share in SHARES.items()}
+    return {name: middle(line[place][0]) for name, place in places.items()}
 
 
 def report_of(sums: Sums, readings: Iterable[Reading], rules: Rules) -> Report:
