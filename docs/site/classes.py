@@ -29,7 +29,7 @@ SECTIONS = {
     "The postbox": (
         "Postbox EventSource Session Transaction Message ReceivedMessage MessageRecord Ticket "
         "Status Cancellation Cancellations StreamItem Chunk Restarted Ended "
-        "Journey DedupRecord StepInfo StreamInfo Transition"
+        "Journey CausedMessage DedupRecord StepInfo StreamInfo Transition"
     ),
     "The file, agents, peers and pages": (
         "AgentFile Health Violation Repair Agents AgentInfo Peers PeerInfo Page"

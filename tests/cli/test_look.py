@@ -92,7 +92,7 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
     """A unique beginning of the id is enough, and the frame comes with it."""
     shown = cli("show", sent[:-2], "--json").json
 
-    assert ["id", "rows", "steps", "streams", "results", "transitions"] == list(shown)
+    assert ["id", "rows", "steps", "streams", "results", "transitions", "children"] == list(shown)
     [row] = shown["rows"]
     keys = [
         "box", "seq", "id", "sender", "recipient", "session", "lane", "type", "priority", "state",
@@ -123,6 +123,24 @@ def test_show_has_dedup_record_and_transitions(cli: Cli, billing: Postbox, home:
     ]
     keys = ["seq", "at", "agent", "box", "id", "peer", "from_state", "to_state", "reason"]
     assert keys == list(shown["transitions"][0])
+
+
+def test_show_draws_what_a_message_caused(cli: Cli, billing: Postbox, home: Path) -> None:
+    """From the files of the home, as a tree in JSON, and as lines."""
+    with Postbox(home / "shop.db", agent="shop", start=False) as shop:
+        sent = shop.send("billing", None, type="ask")
+        shop.run_until_idle()
+        with billing.receive() as message:  # type: ignore[union-attr]  # it is there
+            reply = message.reply("no")
+        billing.run_until_idle()
+    billing.close()
+
+    [child] = cli("show", sent, "--json").json["children"]
+
+    assert (reply, "reply", "pending", []) == (
+        child["id"], child["way"], child["state"], child["children"],
+    )  # fmt: skip
+    assert f"└─ text {reply} (reply), billing to shop, pending" in cli("show", sent).out
 
 
 def test_show_as_lines(cli: Cli, sent: str) -> None:

@@ -93,7 +93,7 @@ class Context(CallParts):
 
         The task's end comes back as a ``worker_result``; see ``Transaction.dispatch``.
         """
-        options.setdefault("causation_id", self._frame.id)
+        self._follow(options)
         return self.tx.dispatch(to, body, session=session, **options)
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:

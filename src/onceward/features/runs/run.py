@@ -296,6 +296,7 @@ class Run(RunFields[Message[Any]], CallParts):
 
     def _follow(self, options: PublishOptions) -> None:
         options.setdefault("causation_id", self.message.id)
+        options.setdefault("correlation_id", self.message.correlation_id or self.message.id)
         options.setdefault("hops", self._hops)
 
     def _named(self, options: PublishOptions) -> MessageOptions:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
+from onceward.file.caused import Root, in_home
 from onceward.file.read_only import FileReader
+from onceward.message.caused import CausedMessage, drawn
 from onceward.message.vocabulary import LaneState, MessageState
 from onceward.ops.cli.command import Found, command, emit
 from onceward.ops.cli.cutting import cut
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import Limit, Quiet, said
 from onceward.ops.cli.output import dated, document, note, row_of, show_one
+from onceward.ops.cli.output import show as show_rows
 from onceward.ops.cli.readonly import whole_id
 from onceward.ops.cli.target import CONVERSATION, WHERE, Conversation, Where
 from onceward.ops.cli.watching import watched
@@ -21,6 +24,7 @@ from onceward.ops.views import lists, overview
 from onceward.ops.views.asking import NEVER
 from onceward.ops.views.listing import latest, queues
 from onceward.ops.views.messages import (
+    FoundMessage,
     Processed,
     StoredMessage,
     message,
@@ -86,8 +90,8 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
 
     That is its rows in outbox, inbox, dead letters and processed messages, and its frame. A message
     that an agent sent to itself has a row in both boxes. It also shows the steps of its handler
-    with their attempts and seconds, its output streams, its result if that is kept, and its
-    transitions if the file records them.
+    with their attempts and seconds, its output streams, its result if that is kept, its transitions
+    if the file records them, and the tree of the messages that it caused, from the files beside it.
 
     Example: onceward show 0199f0c2
     """
@@ -98,10 +102,11 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
     streams = [row_of(each) for each in known.streams]
     results = [row_of(each) for each in known.results]
     moves = [row_of(each) for each in known.transitions]
+    children = _children(found, known)
     if where.json:
         listed: dict[str, Sequence[Mapping[str, Any]]]
         listed = {"rows": rows, "steps": steps, "streams": streams}
-        listed |= {"results": results, "transitions": moves}
+        listed |= {"results": results, "transitions": moves, "children": _nested(children)}
         document({"id": message_id} | {name: [*map(dated, each)] for name, each in listed.items()})
         return DONE
     told = [{"step": step["name"], **step} for step in steps]
@@ -110,7 +115,22 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
     told += [{"transitions": each["box"], **without_nothing(each)} for each in moves]
     for row in [*rows, *told]:
         show_one(row, where.style)
+    if children:
+        show_rows([{"children": line} for line in drawn(children)], ("children",), where.style)
     return DONE
+
+
+def _children(found: FileReader, known: FoundMessage) -> tuple[CausedMessage, ...]:
+    """Return the messages that a message caused."""
+    if (one := known.any) is None:
+        return ()
+    agent = one.sender if one is known.sent else one.recipient
+    root = Root(one.id, one.sender, one.recipient, one.correlation_id)
+    return in_home(root, agent, found.rows, found.path)
+
+
+def _nested(children: Iterable[CausedMessage]) -> list[dict[str, Any]]:
+    return [dated(row_of(each)) | {"children": _nested(each.children)} for each in children]
 
 
 @watched
