@@ -35,6 +35,7 @@ Define every error of the package, as one tree.
     │   ├── ParcelTooLarge           the route takes only smaller parcels
     │   ├── Refused                  the peer will never take this
     │   └── InvalidParcel            not a parcel or an answer; also an InvalidArgument
+    │       └── UnsupportedVersion     of a newer onceward; also Unreachable: its messages wait
     ├── UnknownKey                 no key is shared with that peer
     │   └── UnsafeKey                its file is readable by others, or holds something else
     ├── UnknownMailbox             no such mailbox, or it has expired
@@ -395,6 +396,21 @@ class Refused(DeliveryError):
 
 class InvalidParcel(DeliveryError, InvalidArgument):
     """The bytes are not a parcel or an answer of this version, or a value cannot be encoded."""
+
+
+class UnsupportedVersion(InvalidParcel, Unreachable):
+    """
+    One side needs more than the other one's onceward can read: upgrade the side that it names.
+
+    Nothing is lost: the messages wait in the sender's file. ``needs`` is the release or the wire
+    version that is needed.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, *, needs: str = "") -> None:
+        super().__init__(message)
+        self.needs = needs
 
 
 class UnknownKey(OncewardError, LookupError):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -114,7 +115,8 @@ def test_a_ping_tells_the_clock(cli: Cli, bob: str) -> None:
 
     found = cli("peers", "ping", "bob", "--json").json
 
-    assert ["peer", "url", "took_ms", "clock_ahead_ms"] == list(found)
+    assert ["peer", "url", "took_ms", "clock_ahead_ms", "release", "wire_version"] == list(found)
+    assert (version("onceward"), 1) == (found["release"], found["wire_version"])
     assert abs(found["clock_ahead_ms"]) < 60_000
 
 

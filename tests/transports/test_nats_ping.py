@@ -17,6 +17,7 @@ from tests.transports.test_nats import SOON, Ends, pushed
 from tests.waiting import until
 
 from onceward.errors import Unreachable
+from onceward.message.protocol import Speaks
 from onceward.message.wire import Notice, decode_notice, encode_notice
 from onceward.nats import NatsTransport, make_streams, make_user, user_entries
 from onceward.testing.clock import ManualClock
@@ -73,7 +74,9 @@ def test_a_ping_compares_the_clocks_halfway() -> None:
             clock.advance(1.5)
             return answers(Msg(None, to, back, encode_notice(pong)))  # type: ignore[arg-type]
 
-    assert 7000 == asyncio.run(ping(cast("Link", SlowLink()), "near", "far", clock))
+    told = asyncio.run(ping(cast("Link", SlowLink()), "near", "far", clock))
+
+    assert (7000, Speaks.here()) == told
 
 
 def test_a_ping_without_a_listener(ends: Ends) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from onceward.core.deliver.transport import Features, Pings, Transport
+from onceward.core.deliver.transport import Features, Pings, Speaking, Transport
 from onceward.core.rows import peers
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
@@ -66,6 +66,10 @@ class Ping:
     """Seconds from the question to the answer."""
     clock_ahead: Millis
     """Milliseconds by which its clock is ahead of ours; negative if it is behind."""
+    release: str | None = None
+    """Its release of onceward; None if it did not say."""
+    wire_version: int | None = None
+    """Newest wire version that both sides speak; None if it did not say."""
 
 
 @checks_arguments()
@@ -141,6 +145,7 @@ class Peers:
         Raises:
             Unreachable: it did not answer; the message says what is wrong as far as this side can
                 tell.
+            UnsupportedVersion: it answered, and there is no wire version that both sides speak.
             InvalidArgument: its transport cannot ask.
 
         """
@@ -150,7 +155,13 @@ class Peers:
             raise InvalidArgument(msg)
         began = monotonic()
         ahead = transport.ping(url, name)
-        return Ping(name, url, monotonic() - began, ahead)
+        took = monotonic() - began
+        said = transport.speaks(name) if isinstance(transport, Speaking) else None
+        if said is None:
+            return Ping(name, url, took, ahead)
+        from onceward.message.protocol import common_version  # noqa: PLC0415 - rare
+
+        return Ping(name, url, took, ahead, said.release, common_version(said, name))
 
     def subscribe(self, name: str, pattern: str) -> None:
         """Subscribe the peer *name* to the topics published here that match *pattern*."""

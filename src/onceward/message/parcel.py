@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple, Self
 
@@ -24,6 +24,8 @@ from onceward.message.names import byte_length, quoted
 from onceward.message.topics import SYSTEM, check_pattern, matches
 from onceward.message.vocabulary import Reason
 
+OLDEST: Final = 1
+"""The oldest wire version that is spoken, that of the release before at the latest."""
 ReceiptState = Literal[
     "stored", "duplicate", "processed", "dropped", "cancelled", "dead", "rejected", "busy"
 ]
@@ -153,6 +155,8 @@ class Parcel:
     """The takeover that the sender's file comes from, see ``Takeover``; None if it has none."""
     known_takeover: str | None = None
     """The newest takeover of the recipient that the sender knows: an older file is not used."""
+    version: int = field(default=OLDEST, compare=False)
+    """Wire version in which it travels, and is answered."""
 
     @property
     def is_from_restored(self) -> bool:
@@ -163,6 +167,11 @@ class Parcel:
     def last_id(self) -> str:
         """Id of the last frame, which names the parcel's content to the peer; empty without one."""
         return self.frames[-1].id if self.frames else ""
+
+
+def in_version(parcel: Parcel, version: int) -> Parcel:
+    """Return a parcel that travels in a wire version."""
+    return parcel if parcel.version == version else replace(parcel, version=version)
 
 
 Verdict = Literal["accepted", "duplicate", "fork", "busy", "superseded"]
@@ -186,6 +195,8 @@ class Answer:
     """With ``busy``: milliseconds after which to try again; 0 leaves that to the sender."""
     takeover: str | None = None
     """With ``superseded``: the takeover after which the sender's file is not used any more."""
+    newest: int = field(default=0, compare=False)
+    """Wire version that the peer reads, if it is newer than that of the parcel."""
 
     @property
     def ends(self) -> bool:
@@ -310,9 +321,9 @@ class InboundRule:
             ("channel", frame.channel, self.channels),
             ("mailbox", frame.mailbox, self.mailboxes),
         )
-        for field, name, patterns in named:
+        for attribute, name, patterns in named:
             if name is not None and not _allowed(patterns, name):
-                return f"{field} {quoted(name)}"
+                return f"{attribute} {quoted(name)}"
         return ""
 
 

@@ -7,6 +7,9 @@ follow byte for byte as they are stored: they are split by the lengths in the ev
 here. The body of an answer is one event, of type ``onceward.answer``. ``schema/wire.schema.json``
 describes both. A notice, also one event, is any other word between two agents.
 
+A decoder ignores members that it does not know and the writer does not require, see ``protocol``;
+members with a fixed list of values get no new value without a new wire version.
+
 A decoder checks only the form. The transport proves that the bytes come from the agent that they
 name; digests, names and frames are checked when a parcel is accepted.
 """
@@ -14,21 +17,22 @@ name; digests, names and frames are checked when a parcel is accepted.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict
 
-from onceward.errors import InvalidParcel
+from onceward.errors import InvalidParcel, UnsupportedVersion
 from onceward.message.clock import Millis
 from onceward.message.frame import SOURCE, key_ends, refuse_repeated_keys
 from onceward.message.ids import new_id
 from onceward.message.names import AGENT, quoted
 from onceward.message.parcel import (
     GREETING,
+    OLDEST,
     REASON_MAX,
     RECEIPTS_MAX,
     TAKEOVER,
@@ -44,6 +48,7 @@ from onceward.message.parcel import (
     frame_bytes,
     receipt_bytes,
 )
+from onceward.message.protocol import CODECS, VERSION, Feature, Speaks, refuse_newer
 from onceward.message.validators import describe_errors
 
 __all__ = [
@@ -64,9 +69,7 @@ __all__ = [
     "receipt_bytes",
 ]
 
-VERSION: Final = 1
-"""Version of the codec; a decoder accepts no other."""
-CONTENT_TYPE: Final = "application/cloudevents-batch+json"
+CONTENT_TYPE: Final = CODECS[0]
 """Media type of a parcel."""
 ANSWER_TYPE: Final = "application/cloudevents+json"
 """Media type of an answer."""
@@ -80,13 +83,15 @@ UNSETTLED_MAX: Final = 64
 Id = Annotated[str, Field(max_length=256, pattern=r"^[^\x00]*$")]
 Agent = Annotated[str, Field(max_length=128, pattern=f"^{AGENT.pattern}$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Version = Annotated[int, Field(ge=OLDEST, le=VERSION)]
+Requires = dict[Feature, Annotated[str, Field(max_length=64)]]
 
 
-STRICT: Final = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True)
+STRICT: Final = ConfigDict(strict=True, extra="ignore", use_attribute_docstrings=True)
 
 
 class _Strict(BaseModel):
-    """Accept exact types and only the declared keys."""
+    """Accept exact types; ignore keys that are not declared."""
 
     model_config = STRICT | {"frozen": True}
 
@@ -129,8 +134,8 @@ class _Position(_Strict):
 
 
 class _ParcelData(_Strict):
-    version: Annotated[int, Field(ge=VERSION, le=VERSION)]
-    """Version of this codec."""
+    version: Version
+    """Wire version of the event."""
     sender: Agent
     """Agent that sends the parcel."""
     recipient: Agent
@@ -159,11 +164,13 @@ class _ParcelData(_Strict):
     """Number, time and machine of the takeover that the sender's file comes from."""
     known_takeover: Annotated[str, Field(pattern=TAKEOVER)] | None = None
     """The newest takeover of the recipient that the sender knows."""
+    requires: Requires | None = None
+    """Members without which it means something else, and the release that brought each."""
 
 
 class _AnswerData(_Strict):
-    version: Annotated[int, Field(ge=VERSION, le=VERSION)]
-    """Version of this codec."""
+    version: Version
+    """Wire version of the event."""
     sender: Agent
     """The agent that answers."""
     recipient: Agent
@@ -184,6 +191,10 @@ class _AnswerData(_Strict):
     """With busy: milliseconds after which to try again; 0 leaves that to the sender."""
     takeover: Annotated[str, Field(pattern=TAKEOVER)] | None = None
     """With superseded: the takeover after which the sender's file is not used any more."""
+    newest: Count | None = None
+    """Wire version that its writer reads, if that is newer than the parcel's."""
+    requires: Requires | None = None
+    """Members without which it means something else, and the release that brought each."""
 
 
 class _Event(_Strict):
@@ -218,7 +229,7 @@ E = TypeVar("E", _ParcelEvent, _AnswerEvent)
 
 def encode_parcel(parcel: Parcel) -> bytes:
     """
-    Return *parcel* as bytes that ``decode_parcel`` reads back.
+    Return *parcel* as bytes of its wire version that ``decode_parcel`` reads back.
 
     Raises:
         InvalidParcel: one of its names or ids cannot be encoded, such as one with a NUL.
@@ -239,7 +250,8 @@ def decode_parcel(body: bytes) -> Parcel:
     Return the parcel that *body* encodes.
 
     Raises:
-        InvalidParcel: it is of another version or malformed.
+        InvalidParcel: it is malformed.
+        UnsupportedVersion: it needs a newer onceward; the error names it.
 
     """
     head, line_feed, rest = body.partition(b"\n")
@@ -263,6 +275,7 @@ def decode_parcel(body: bytes) -> Parcel:
         greeting=data.greeting,
         takeover=data.takeover,
         known_takeover=data.known_takeover,
+        version=data.version,
     )
 
 
@@ -275,7 +288,7 @@ def encode_answer(answer: Answer, parcel: Parcel) -> bytes:
 
     """
     data = {
-        "version": VERSION,
+        "version": parcel.version,
         "sender": parcel.recipient,
         "recipient": parcel.sender,
         "parcel": {"epoch": parcel.epoch, "number": parcel.number},
@@ -286,6 +299,7 @@ def encode_answer(answer: Answer, parcel: Parcel) -> bytes:
         "number": answer.number,
         "retry_after": answer.retry_after,
         **({} if answer.takeover is None else {"takeover": answer.takeover}),
+        **({} if parcel.version == VERSION else {"newest": VERSION}),
     }
     try:
         event = _event("onceward.answer", parcel.recipient, data)
@@ -300,8 +314,9 @@ def decode_answer(body: bytes, parcel: Parcel) -> Answer:
     Return the answer to *parcel* that *body* encodes.
 
     Raises:
-        InvalidParcel: it is of another version, answers another parcel, or has a receipt
-            for a frame that is not in the parcel.
+        InvalidParcel: it is malformed, answers another parcel, or has a receipt for a frame that
+            is not in the parcel.
+        UnsupportedVersion: it needs a newer onceward; the error names it.
 
     """
     data = _read(_AnswerEvent, ANSWER, body).data
@@ -320,6 +335,7 @@ def decode_answer(body: bytes, parcel: Parcel) -> Answer:
         number=data.number,
         retry_after=data.retry_after,
         takeover=data.takeover,
+        newest=data.newest or 0,
     )
 
 
@@ -339,7 +355,7 @@ def _event(kind: str, sender: str, data: dict[str, Any]) -> dict[str, Any]:
 
 def _parcel_data(parcel: Parcel, lengths: Iterable[int]) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "version": VERSION,
+        "version": parcel.version,
         "sender": parcel.sender,
         "recipient": parcel.recipient,
         "epoch": parcel.epoch,
@@ -380,11 +396,24 @@ def _read(kind: type[E], what: str, text: bytes) -> E:
         if key_ends(text.decode()) != _keys(event.data):
             refuse_repeated_keys(text)
     except (ValueError, RecursionError) as error:
+        _refuse_newer(what, text)
         raise _invalid(what, error) from error
     if event.source != SOURCE + event.data.sender:
         msg = f"not a valid {what}: its source {quoted(event.source)} is not its sender"
         raise InvalidParcel(msg)
     return event
+
+
+def _refuse_newer(what: str, text: bytes) -> None:
+    """Raise UnsupportedVersion if an event is not read because it needs a newer onceward."""
+    try:
+        data = from_json(text)["data"]
+        if isinstance(data["version"], int):
+            refuse_newer(what, data)
+    except UnsupportedVersion:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return
 
 
 def _keys(data: _ParcelData | _AnswerData) -> int:
@@ -396,7 +425,7 @@ def _keys(data: _ParcelData | _AnswerData) -> int:
         listed += sum(map(len, data.frames))
     else:
         inner += [data.parcel]
-    named = sum(len(each.model_fields_set) for each in inner if each)
+    named = sum(len(each.model_fields_set) for each in inner if each) + len(data.requires or ())
     return len(_Event.model_fields) + named + listed
 
 
@@ -436,11 +465,13 @@ def _invalid(what: str, error: Exception) -> InvalidParcel:
     return InvalidParcel(f"not a valid {what}: {told[:500]}")
 
 
-NoticeKind = Literal["ping", "pong", "collect", "nothing", "refused", "too_large"]
+NoticeKind = Literal["ping", "pong", "collect", "nothing", "refused", "too_large", "unread"]
 """
 ``ping`` asks for ``pong``; ``collect`` asks for a parcel, ``nothing`` answers that none waits;
-``refused`` and ``too_large`` say that a parcel was not accepted and never will be.
+``refused`` and ``too_large`` say that a parcel was not accepted and never will be; ``unread`` that
+it needs a newer onceward. ``pong``, ``collect`` and ``unread`` state what their writer speaks.
 """
+SPEAKING: Final = frozenset({"pong", "collect", "unread"})
 NOTICE_MAX: Final = 8192
 """Largest encoded notice in bytes."""
 DETAIL_MAX: Final = 500
@@ -460,15 +491,39 @@ class Notice:
     """With ``too_large``: maximum bytes of a parcel."""
     detail: str = ""
     """Reason, as text; a longer one is truncated."""
+    speaks: Speaks | None = None
+    """Wire versions, codecs and features of its sender, if the notice states them."""
+
+
+Texts = Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=100)]
+
+
+class _Speaks(_Strict):
+    release: Annotated[str, Field(max_length=64)]
+    oldest: Count
+    newest: Count
+    codecs: Texts
+    features: Texts
+
+    def value(self) -> Speaks:
+        """Return the statement as a value."""
+        return Speaks(
+            release=self.release,
+            oldest=self.oldest,
+            newest=self.newest,
+            codecs=tuple(self.codecs),
+            features=tuple(self.features),
+        )
 
 
 class _NoticeData(_Strict):
-    version: Annotated[int, Field(ge=VERSION, le=VERSION)]
+    version: Version
     sender: Agent
     recipient: Agent
     at: Count
     limit: Count
     detail: Annotated[str, Field(max_length=DETAIL_MAX)]
+    speaks: _Speaks | None = None
 
 
 class _NoticeEvent(_Event):
@@ -478,24 +533,42 @@ class _NoticeEvent(_Event):
 def encode_notice(notice: Notice) -> bytes:
     """Return *notice* as bytes that ``decode_notice`` reads back."""
     data = {
-        "version": VERSION,
+        "version": OLDEST,
         "sender": notice.sender,
         "recipient": notice.recipient,
         "at": notice.at,
         "limit": notice.limit,
         "detail": notice.detail[:DETAIL_MAX].encode(errors="replace").decode(),
     }
+    if notice.kind in SPEAKING:
+        data["speaks"] = asdict(notice.speaks or Speaks.here())
     return to_json(_event(PREFIX + notice.kind, notice.sender, data))
 
 
 def decode_notice(body: bytes) -> Notice:
-    """Return the notice that *body* encodes; raise InvalidParcel if it is not one."""
+    """
+    Return the notice that *body* encodes.
+
+    Raises:
+        InvalidParcel: it is not a notice.
+        UnsupportedVersion: it needs a newer onceward; the error names it.
+
+    """
     try:
         event = _NoticeEvent.model_validate_json(body)
         refuse_repeated_keys(body)
     except (ValueError, RecursionError) as error:
+        _refuse_newer("notice", body)
         raise InvalidParcel(f"not a notice: {str(error)[:200]}") from error
     kind, data = event.type.removeprefix(PREFIX), event.data
     if kind not in get_args(NoticeKind) or event.source != SOURCE + data.sender:
         raise InvalidParcel("not a notice: its type or source does not match")
-    return Notice(kind=cast("NoticeKind", kind), **data.model_dump(exclude={"version"}))
+    return Notice(
+        kind=cast("NoticeKind", kind),
+        sender=data.sender,
+        recipient=data.recipient,
+        at=data.at,
+        limit=data.limit,
+        detail=data.detail,
+        speaks=None if data.speaks is None else data.speaks.value(),
+    )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from onceward.message.clock import Clock, Millis
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
+
+if TYPE_CHECKING:
+    from onceward.message.protocol import Speaks
 
 Accept = Callable[[Parcel], Answer]
 """
@@ -120,6 +123,15 @@ class Pings(Protocol):
             Unreachable: says what is wrong, as far as the sender can find out.
 
         """
+        ...
+
+
+@runtime_checkable
+class Speaking(Protocol):
+    """A transport that remembers what each peer said about its versions."""
+
+    def speaks(self, peer: str) -> Speaks | None:
+        """Return the last statement of a peer to this process; None if it made none."""
         ...
 
 

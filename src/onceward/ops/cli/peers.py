@@ -72,10 +72,10 @@ def allow(
     ]
 
 
-@command("peer", "url", "took_ms", "clock_ahead_ms")
+@command("peer", "url", "took_ms", "clock_ahead_ms", "release", "wire_version")
 def ping(box: Postbox, name: Peer, /) -> Found:
     """
-    Ask a peer on another machine for a signed answer, and print how far its clock is ahead.
+    Ask a peer on another machine for a signed answer; print its clock's lead and its release.
 
     Without an answer the error says what is wrong: clock, key, name, certificate or url.
 
@@ -87,6 +87,8 @@ def ping(box: Postbox, name: Peer, /) -> Found:
         "url": found.url,
         "took_ms": round(1000 * found.took),
         "clock_ahead_ms": found.clock_ahead,
+        "release": found.release,
+        "wire_version": found.wire_version,
     }
 
 

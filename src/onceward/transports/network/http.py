@@ -18,11 +18,13 @@ from onceward.errors import (
     Refused,
     UnknownKey,
     Unreachable,
+    UnsupportedVersion,
 )
 from onceward.message import wire
 from onceward.message.clock import Millis
 from onceward.message.names import quoted
-from onceward.message.parcel import Answer, Parcel
+from onceward.message.parcel import Answer, Parcel, in_version
+from onceward.message.protocol import Speaks, Spoken
 from onceward.message.wire import NOTICE_MAX, Notice, decode_notice, encode_notice
 from onceward.transports.network.http_failures import in_words
 from onceward.transports.network.http_network import ERRORS, Network
@@ -80,6 +82,7 @@ class HttpTransport:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
         self._network, self._pools = Network(), Pools(context.settings)
+        self._spoken = Spoken()
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* may be a home's, without connecting."""
@@ -93,8 +96,10 @@ class HttpTransport:
             Unreachable: there was no signed answer within ``deliver_timeout``.
             Refused: the peer's signed answer says that it will never accept the parcel.
             ParcelTooLarge: the peer's signed answer says that it accepts only smaller ones.
+            UnsupportedVersion: one side must be upgraded before.
 
         """
+        parcel = in_version(parcel, self._spoken.version(parcel.recipient))
         body = wire.encode_parcel(parcel)
         asked = SignedRequest(parcel.sender, parcel.recipient, "parcels", wire.CONTENT_TYPE, body)
         reply = self.request(url, asked, limit=wire.answer_bytes(parcel))
@@ -103,10 +108,15 @@ class HttpTransport:
         self._prove(asked, reply)
         try:
             if reply.status == HTTPStatus.OK:
-                return wire.decode_answer(reply.body, parcel)
+                answer = wire.decode_answer(reply.body, parcel)
+                self._spoken.hear(parcel.recipient, None, newest=answer.newest)
+                return answer
             notice = decode_notice(reply.body)
+        except UnsupportedVersion:
+            raise
         except InvalidParcel as error:
             raise Unreachable(f"the peer's answer cannot be read: {error}") from error
+        self._spoken.hear(parcel.recipient, notice.speaks)
         raise _told(notice, asked)
 
     def ping(self, url: str, peer: str) -> Millis:
@@ -132,6 +142,7 @@ class HttpTransport:
         if (told.kind, told.sender, told.recipient) != ("pong", peer, self._context.agent):
             msg = f"the peer answered {told.kind} of {quoted(told.sender)} instead of pong"
             raise Unreachable(msg)
+        self._spoken.hear(peer, told.speaks)
         return told.at - (notice.at + self._now()) // 2
 
     def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes:
@@ -204,6 +215,10 @@ class HttpTransport:
         """Return how long a busy peer delays us; the answer is not verified."""
         return round(1000 * self._settings.delivery_retry.longest)
 
+    def speaks(self, peer: str) -> Speaks | None:
+        """Return what a peer said to this process that it speaks."""
+        return self._spoken.said(peer)
+
     def close(self) -> None:
         """Cancel running pushes and close the connections; safe to call twice."""
         if self._network.close():
@@ -246,6 +261,8 @@ def _told(notice: Notice, asked: SignedRequest) -> DeliveryError:
         )
     if ours and notice.kind == "refused":
         return Refused(notice.detail or "refused without a reason")
+    if ours and notice.kind == "unread":
+        return UnsupportedVersion(f"the peer did not read it: {notice.detail}")
     return Unreachable(f"the peer answered {notice.kind}, which does not fit a parcel")
 
 

@@ -24,7 +24,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from onceward.core.deliver.transport import Accept, TransportContext
-from onceward.errors import InvalidParcel, OncewardError, Refused, StoreError, Unreachable
+from onceward.errors import (
+    InvalidParcel,
+    OncewardError,
+    Refused,
+    StoreError,
+    Unreachable,
+    UnsupportedVersion,
+)
 from onceward.message import wire
 from onceward.message.log import log
 from onceward.message.parcel import Parcel
@@ -345,6 +352,9 @@ def _taken(take: _Take[T], caller: Caller, body: bytes) -> T:
     caller.prove(body)
     try:
         return take(caller, body)
+    except UnsupportedVersion as error:
+        status = HTTPStatus.UNPROCESSABLE_ENTITY
+        raise Denied(status, answer=caller.tell("unread", status, detail=str(error))) from error
     except (InvalidParcel, Unreachable) as error:
         raise Denied(HTTPStatus.UNPROCESSABLE_ENTITY) from error
     except StoreError as error:
@@ -374,8 +384,9 @@ def _asked(caller: Caller, body: bytes) -> tuple[Place, float]:
     question, _, answer = body.partition(b"\n")
     notice, served = caller.notice(question, "collect"), caller.served
     home, now = served.keys.folder.parent, served.clock.now()
-    write_mark(home, served.name, caller.name, Mark(now, notice.at - now))
     place = desks.place(home, served.name, caller.name)
+    place.spoken.hear(caller.name, notice.speaks)
+    write_mark(home, served.name, caller.name, Mark(now, notice.at - now))
     if place.ask(answer):
         with suppress(OncewardError):  # its parcels then wait as long as before
             served.heard(caller.name)

@@ -21,10 +21,13 @@ from onceward.errors import (
     ParcelTooLarge,
     Refused,
     Unreachable,
+    UnsupportedVersion,
 )
 from onceward.message.clock import Millis
-from onceward.message.parcel import Answer, Parcel
-from onceward.message.wire import decode_answer, encode_parcel
+from onceward.message.error_text import message_of
+from onceward.message.parcel import Answer, Parcel, in_version
+from onceward.message.protocol import Speaks, Spoken
+from onceward.message.wire import decode_answer, decode_notice, encode_parcel
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.loop_thread import LoopThread
 from onceward.transports.network.nats_link import (
@@ -57,6 +60,8 @@ Bytes of a parcel that may wait at the server for an absent recipient.
 
 Of a larger one only a bell waits, so that the parcels of absent agents do not fill the server.
 """
+UNREAD: Final = "unread"
+"""The recipient needs a newer onceward for it; the body is the notice that says so."""
 UNABLE: Final = "unable"
 """The recipient could not accept the parcel this time; the body says why."""
 MAX_BYTES: Final = (1 << 20) - HEADERS
@@ -82,6 +87,7 @@ class NatsTransport:
     def __init__(self, context: TransportContext, *, tls: SSLContext | None = None) -> None:
         self._agent, self._clock = context.agent, context.clock
         self._credentials = Credentials(context.folder, tls)
+        self._spoken = Spoken()
         self._limit = GRACE * context.settings.deliver_timeout
         self._loop = LoopThread("onceward-nats", self._close_links)
         self._opening: dict[tuple[tuple[str, ...], str], asyncio.Lock] = {}
@@ -107,8 +113,10 @@ class NatsTransport:
             Unreachable: the server or the recipient gave no answer in time.
             Refused: the recipient will never accept this parcel.
             ParcelTooLarge: the server does not accept a message of this size.
+            UnsupportedVersion: one side must be upgraded before.
 
         """
+        parcel = in_version(parcel, self._spoken.version(parcel.recipient))
         servers, body = _servers(url, parcel.recipient), encode_parcel(parcel)
         lack = f"no answer from {parcel.recipient}"
         return self._loop.run(self._exchange(servers, parcel, body), self._limit, lack)
@@ -124,6 +132,10 @@ class NatsTransport:
         asking = self._ping(_servers(url, peer), peer)
         return self._loop.run(asking, self._limit, f"no answer from {peer}")
 
+    def speaks(self, peer: str) -> Speaks | None:
+        """Return what a peer said to this process that it speaks."""
+        return self._spoken.said(peer)
+
     def close(self) -> None:
         """End running pushes and every connection; safe to call twice."""
         self._loop.close()
@@ -136,7 +148,9 @@ class NatsTransport:
         """Use everything that a push uses, without storing a message."""
         answers = await self._open(servers, self._agent)
         await answers.link.probe(names.subject("parcel", peer, self._agent))
-        return await ping(answers.link, self._agent, peer, self._clock)
+        told = await ping(answers.link, self._agent, peer, self._clock)
+        self._spoken.hear(peer, told.speaks)
+        return told.ahead
 
     async def _exchange(self, servers: tuple[str, ...], parcel: Parcel, body: bytes) -> Answer:
         answers = await self._open(servers, parcel.sender)
@@ -148,8 +162,12 @@ class NatsTransport:
         self._taken[parcel.sender, parcel.recipient] = told.id
         if told.outcome == REFUSED:
             raise Refused(told.reason)
+        if told.outcome == UNREAD:
+            self._spoken.hear(parcel.recipient, told.speaks)
+            raise UnsupportedVersion(f"{parcel.recipient} did not read it: {told.reason}")
         if told.answer is None:
             raise Unreachable(f"{parcel.recipient} cannot accept the parcel: {told.reason}")
+        self._spoken.hear(parcel.recipient, None, newest=told.answer.newest)
         return told.answer
 
     async def _open(self, servers: tuple[str, ...], sender: str) -> _Answers:
@@ -180,6 +198,7 @@ class _Told:
     outcome: str
     reason: str
     answer: Answer | None
+    speaks: Speaks | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -327,17 +346,22 @@ class _Answers:
 def _read(msg: Msg, parcel: Parcel) -> _Told | None:
     """Return a decoded answer; None for bytes that do not answer this parcel."""
     headers = msg.headers or {}
-    outcome, reason, answer = headers.get(OUTCOME, ""), "", None
+    outcome, reason, answer, speaks = headers.get(OUTCOME, ""), "", None, None
     try:
         if outcome == ANSWERED:
             answer = decode_answer(msg.data, parcel)
+        elif outcome == UNREAD:
+            notice = decode_notice(msg.data)
+            reason, speaks = notice.detail, notice.speaks
         elif outcome in {REFUSED, UNABLE}:
             reason = msg.data.decode()
         else:
             return None
+    except UnsupportedVersion as error:  # the answer itself is of a newer onceward
+        outcome, reason = UNABLE, message_of(error)
     except (InvalidParcel, UnicodeDecodeError):
         return None
-    return _Told(headers.get("Nats-Msg-Id", ""), outcome, reason, answer)
+    return _Told(headers.get("Nats-Msg-Id", ""), outcome, reason, answer, speaks)
 
 
 def _content(parcel: Parcel) -> str:

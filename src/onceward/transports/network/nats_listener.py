@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Final
 from onceward.core.deliver.transport import Accept, TransportContext
 from onceward.core.run.event_loop import start_loop
 from onceward.core.run.shared import Shared
-from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
+from onceward.errors import (
+    InvalidParcel,
+    OncewardError,
+    Refused,
+    Unreachable,
+    UnsupportedVersion,
+)
 from onceward.file import forks
 from onceward.message.clock import Clock
 from onceward.message.error_text import error_text, message_of
 from onceward.message.log import Level, log
 from onceward.message.parcel import Answer, Parcel
-from onceward.message.wire import decode_parcel, encode_answer
+from onceward.message.wire import Notice, decode_parcel, encode_answer, encode_notice
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats import (
     ANSWERED,
@@ -30,6 +36,7 @@ from onceward.transports.network.nats import (
     READY,
     REFUSED,
     UNABLE,
+    UNREAD,
 )
 from onceward.transports.network.nats_link import Address, Credentials, Link, new_client
 from onceward.transports.network.nats_ping import pong
@@ -298,6 +305,12 @@ class _Inbox:
             answer = await self._accepted(link, msg, parcel)
         except Refused as error:
             await told.store(message_of(error).encode(), REFUSED)
+            return ACK
+        except UnsupportedVersion as error:
+            unread = Notice(
+                kind="unread", sender=self.name, recipient=sender, detail=message_of(error)
+            )
+            await told.store(encode_notice(unread), UNREAD)
             return ACK
         except (InvalidParcel, Unreachable) as error:  # these bytes will never become valid
             log.failure("warning", "parcel refused", error, agent=self.name, peer=sender)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from onceward.errors import InvalidParcel, Unreachable
 from onceward.message.clock import Clock, Millis
 from onceward.message.log import log
+from onceward.message.protocol import Speaks
 from onceward.message.wire import Notice, NoticeKind, decode_notice, encode_notice
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats_link import Link
@@ -17,9 +18,17 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 
-async def ping(link: Link, name: str, peer: str, clock: Clock) -> Millis:
+class Pong(NamedTuple):
+    """The answer to a ping."""
+
+    ahead: Millis
+    """Milliseconds by which the peer's clock is ahead."""
+    speaks: Speaks | None
+
+
+async def ping(link: Link, name: str, peer: str, clock: Clock) -> Pong:
     """
-    Ping a process that listens for *peer*; return the milliseconds by which its clock is ahead.
+    Ping a process that listens for *peer*.
 
     Raises:
         Unreachable: no process listens for it now, none answers, or it may not answer parcels.
@@ -41,7 +50,7 @@ async def ping(link: Link, name: str, peer: str, clock: Clock) -> Millis:
         )
     if found.kind != "pong":
         raise Unreachable(f"permission: {peer} cannot answer: {found.detail[len(nonce) :]}")
-    return found.at - (question.at + clock.now()) // 2
+    return Pong(found.at - (question.at + clock.now()) // 2, found.speaks)
 
 
 async def pong(link: Link, name: str, clock: Clock, msg: Msg) -> None:

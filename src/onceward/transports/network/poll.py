@@ -22,12 +22,14 @@ from onceward.errors import (
     ParcelTooLarge,
     Refused,
     Unreachable,
+    UnsupportedVersion,
 )
 from onceward.file import forks
 from onceward.message import wire
 from onceward.message.clock import Millis, iso, monotonic
 from onceward.message.log import Level, log
-from onceward.message.parcel import Answer, Parcel
+from onceward.message.parcel import Answer, Parcel, in_version
+from onceward.message.protocol import Speaks, Spoken
 from onceward.message.wire import Notice, NoticeKind, decode_notice, encode_notice
 from onceward.transports.network.peer_busy import PeerBusy
 from onceward.transports.network.poll_marks import read_mark
@@ -58,6 +60,8 @@ class Place:
     asked_at: float = field(default_factory=monotonic)
     """When it polled last; a new desk waits for the first poll."""
     asked: bool = False
+    spoken: Spoken = field(default_factory=Spoken)
+    """The statement in the peer's last poll."""
 
     def ask(self, answer: bytes) -> bool:
         """
@@ -135,8 +139,12 @@ def _read(answer: bytes, parcel: Parcel) -> Answer | DeliveryError:
     """Return the answer to a parcel, or the peer's error; raise InvalidParcel."""
     try:
         return wire.decode_answer(answer, parcel)
+    except UnsupportedVersion as error:
+        return error
     except InvalidParcel:
         notice = decode_notice(answer)
+    if notice.kind == "unread":
+        return UnsupportedVersion(f"the peer did not read it: {notice.detail}")
     if notice.at != parcel.number or notice.kind not in {"refused", "nothing"}:
         raise InvalidParcel("a notice about another parcel")
     kind = Refused if notice.kind == "refused" else Unreachable
@@ -200,6 +208,7 @@ class PollTransport:
             Unreachable: the peer does not poll, or sent no answer within ``deliver_timeout``.
             Refused: the peer's signed answer says that it will never accept the parcel.
             ParcelTooLarge: the parcel exceeds ``features.max_bytes``.
+            UnsupportedVersion: one side must be upgraded before.
 
         """
         del url
@@ -207,6 +216,7 @@ class PollTransport:
             msg = f"at most {self.features.max_bytes} bytes travel at once"
             raise ParcelTooLarge(msg, limit=self.features.max_bytes)
         place = desks.place(self._context.folder, parcel.sender, parcel.recipient)
+        parcel = in_version(parcel, place.spoken.version(parcel.recipient))
         return place.push(parcel, self._context.settings.deliver_timeout)
 
     def ping(self, url: str, peer: str) -> Millis:
@@ -228,6 +238,11 @@ class PollTransport:
             f"--listen), and {peer} must poll (onceward work --ask {agent}); there, onceward "
             f"peers ping {agent} says what is wrong"
         )
+
+    def speaks(self, peer: str) -> Speaks | None:
+        """Return what a peer said with its last poll of this process."""
+        place = desks.place(self._context.folder, self._context.agent, peer)
+        return place.spoken.said(peer)
 
     def close(self) -> None:
         """End the pushes of this agent. Safe to call twice."""
@@ -312,24 +327,22 @@ class Asking:
         found = self._http.collect(self._url, name, self._peer, body)
         if not found.startswith(b"["):
             return b""
-        parcel = wire.decode_parcel(found)
+        try:
+            parcel = wire.decode_parcel(found)
+        except UnsupportedVersion as error:
+            log.failure("warning", "parcel not read", error, agent=name, peer=self._peer)
+            return self._told("unread", name, 0, str(error))
         if (parcel.sender, parcel.recipient) != (self._peer, name):
             raise InvalidParcel(f"the parcel is of {parcel.sender} for {parcel.recipient}")
         try:
             return wire.encode_answer(accept(parcel), parcel)
         except Refused as error:
-            return self._told("refused", parcel, str(error))
+            return self._told("refused", name, parcel.number, str(error))
         except Exception as error:  # noqa: BLE001 - the thread survives every error of an agent
             log.failure("warning", "parcel not accepted", error, agent=name, peer=self._peer)
-            return self._told("nothing", parcel, type(error).__name__)
+            return self._told("nothing", name, parcel.number, type(error).__name__)
 
-    def _told(self, kind: NoticeKind, parcel: Parcel, detail: str) -> bytes:
+    def _told(self, kind: NoticeKind, name: str, number: int, detail: str) -> bytes:
         """Return the notice that a parcel was not accepted; it names the parcel by its number."""
-        told = Notice(
-            kind=kind,
-            sender=parcel.recipient,
-            recipient=parcel.sender,
-            at=parcel.number,
-            detail=detail,
-        )
+        told = Notice(kind=kind, sender=name, recipient=self._peer, at=number, detail=detail)
         return encode_notice(told)
