@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 Kind = Literal["write", "truncate", "sync", "link", "unlink", "sync-folder"]
+T = TypeVar("T")
 Image = dict[str, bytes]
-"""A disk's files by name, as a machine finds them that starts again."""
+"""
+A disk's files by name, as a machine finds them that starts again.
+
+The name of a folder, in which other names are, ends with a slash; its content is empty.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class Disk:
 
     def folder(self, name: str) -> Folder:
         """Return the folder in which a file of that name lies."""
-        return self.folders.setdefault(name.partition(".")[0], Folder())
+        return self.folders.setdefault(folder_of(name), Folder())
 
     def apply(self, op: Op) -> None:
         """Take the next operation."""
@@ -126,11 +131,29 @@ class Disk:
 
     def present(self) -> dict[str, int]:
         """Return the inode of each name as a running machine shows them."""
-        return {
-            name: number
-            for folder in self.folders.values()
-            for name, number in folder.names(len(folder.pending)).items()
-        }
+        return reachable(
+            {
+                name: number
+                for folder in self.folders.values()
+                for name, number in folder.names(len(folder.pending)).items()
+            }
+        )
+
+
+def folder_of(name: str) -> str:
+    """Return the folder of a name: the one that it says, or else that of its agent."""
+    above, slash, _ = name.rstrip("/").rpartition("/")
+    return above + slash or ("/" if name.endswith("/") else name.partition(".")[0])
+
+
+def reachable(found: dict[str, T]) -> dict[str, T]:
+    """Return the names without those in folders that are not there."""
+    left = dict(found)
+    for name in sorted(found):  # a folder stands before what is in it
+        above = folder_of(name)
+        if above.endswith("/") and above != "/" and above not in left:
+            del left[name]
+    return left
 
 
 def replay(data: bytes, ops: Iterable[Op]) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from tests.proof.power_cut.disk import Disk, Image, Inode, Op, Pending, replay
+from tests.proof.power_cut.disk import Disk, Image, Inode, Op, Pending, reachable, replay
 
 SECTOR: Final = 512
 Content = Callable[[Inode], bytes]
@@ -126,7 +126,7 @@ def _image(disk: Disk, content: Content, changes: Callable[[int], int]) -> Image
     for _, folder in sorted(disk.folders.items()):
         for name, number in sorted(folder.names(changes(len(folder.pending))).items()):
             found[name] = content(disk.inodes[number])
-    return found
+    return reachable(found)
 
 
 def _some(rng: Random) -> Callable[[int], int]:

@@ -66,6 +66,15 @@ class Recorder(apsw.VFS):
                 self.log.append(Op("sync-folder", name=name))
         return self._names[name]
 
+    def rename(self, old: str, new: str) -> int:
+        """Give a file another name; return its inode."""
+        self._names[new] = self._names.pop(old)
+        return self._names[new]
+
+    def forget(self, name: str) -> None:
+        """Forget the name of a file."""
+        self._names.pop(name, None)
+
 
 class RecordedFile(apsw.VFSFile):
     """An open file, whose name may be gone or be another file's by now."""

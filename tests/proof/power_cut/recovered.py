@@ -23,6 +23,8 @@ class Recovered:
         """Return a digest of the databases of *image*, laid out already; None if unreadable."""
         seen = hashlib.blake2b(digest_size=12)
         for name in sorted(image):
+            if "/" in name:
+                seen.update(name.encode() + print_of(image[name]))
             if name.endswith("-journal") or (name.endswith(".db") and not image[name]):
                 return None  # looking at it would change it
             if name.endswith(".db"):

@@ -10,6 +10,8 @@ from random import Random
 from typing import Protocol
 from unittest.mock import patch
 
+from tests.proof.power_cut.recorder import Recorder
+
 from onceward.message.clock import Millis
 from onceward.testing.clock import START_AT
 
@@ -36,6 +38,8 @@ class Scene:
     facts: list[Fact] = field(default_factory=list)
     """Facts that the outside was told, in earlier lives too."""
     position: Callable[[], int] = lambda: 0
+    recorder: Recorder | None = None
+    """Records what the life asks of the disk, if another life may follow."""
 
     @property
     def starts_at(self) -> Millis:

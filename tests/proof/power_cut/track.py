@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -65,6 +66,7 @@ def play(program: Program, folder: Path, *, start: Disk, number: int, facts: lis
             number,
             [replace(fact, position=0) for fact in facts],
             lambda: len(recorder.log),
+            recorder,
         )
         wrong: list[str] = []
         if number == 0:
@@ -83,10 +85,15 @@ def judged(program: Program, folder: Path, *, number: int, facts: list[Fact]) ->
 def lay_out(image: Image, folder: Path) -> None:
     """Write *image* into *folder*, into existing inodes where there are any, which is cheaper."""
     for path in folder.iterdir():
-        if path.name not in image:
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in image:
             path.unlink()
-    for name, data in image.items():
+    for name, data in sorted(image.items()):
         path = folder / name
+        if name.endswith("/"):
+            path.mkdir()
+            continue
         with path.open("r+b" if path.exists() else "wb") as file:
             file.write(data)
             file.truncate()
