@@ -8,13 +8,37 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from tests.proof.model.model import finished, steps, wrong
+from tests.proof.model import model
 from tests.proof.model.values import Rules, State
 
 UNBOUNDED: Final = float("inf")
+
+
+class Machine(NamedTuple):
+    """What is searched: where it starts, what may happen, what is wrong, and where it may end."""
+
+    start: Callable[[Any], Any]
+    steps: Callable[[Any, Any], Iterable[tuple[str, Any]]]
+    wrong: Callable[[Any, Any], str]
+    finished: Callable[[Any], bool]
+    share: Callable[[Any, Callable[[Any, Any], Any]], Any] = lambda state, _: state
+    """Returns a state with the parts that it shares with others."""
+
+
+def _shared(state: State, share: Callable[[Any, Any], Any]) -> State:
+    """Millions of states are made of thousands of senders and recipients."""
+    return state._replace(
+        sender=share(state.sender, state.sender), receiver=share(state.receiver, state.receiver)
+    )
+
+
+PROTOCOL: Final = Machine(
+    lambda _: State(), model.steps, model.wrong, model.finished, share=_shared
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +65,21 @@ class _Seen:
     How each was reached first, and from where it can be.
     """
 
-    def __init__(self) -> None:
-        self.states: list[State] = []
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.states: list[Any] = []
         self.came: list[tuple[int, str]] = []
         self.before: list[list[int]] = []
-        self._numbers: dict[State, int] = {}
+        self._numbers: dict[Any, int] = {}
         self._parts: dict[Any, Any] = {}
 
-    def reach(self, state: State, source: int, name: str) -> bool:
+    def reach(self, state: Any, source: int, name: str) -> bool:
         """Note a step; return whether it led to a new state."""
         number = self._numbers.get(state)
         if number is not None:
             self.before[number] += [source] if name != "refused" else []
             return False
-        share = (
-            self._parts.setdefault
-        )  # millions of states are made of thousands of senders and recipients
-        state = state._replace(
-            sender=share(state.sender, state.sender), receiver=share(state.receiver, state.receiver)
-        )
+        state = self._machine.share(state, self._parts.setdefault)
         self._numbers[state] = len(self.states)
         self.states.append(state)
         self.came.append((source, name))
@@ -76,7 +96,9 @@ class _Seen:
 
     def stuck(self) -> list[int]:
         """Return, in order of discovery, the states that cannot finish without giving up."""
-        waiting = [number for number, state in enumerate(self.states) if finished(state)]
+        waiting = [
+            number for number, state in enumerate(self.states) if self._machine.finished(state)
+        ]
         reached = bytearray(len(self.states))
         for number in waiting:
             reached[number] = 1
@@ -89,7 +111,11 @@ class _Seen:
 
 
 def explore(
-    rules: Rules | None = None, *, most: int = 5_000_000, seconds: float = UNBOUNDED
+    rules: Any = None,
+    *,
+    machine: Machine = PROTOCOL,
+    most: int = 5_000_000,
+    seconds: float = UNBOUNDED,
 ) -> Search:
     """
     Visit every state by the fewest steps.
@@ -99,8 +125,8 @@ def explore(
     After so many *seconds* it stops where it is: what was visited is safe, but not all that there
     is.
     """
-    rules, begun, seen, taken = rules or Rules(), time.monotonic(), _Seen(), Counter[str]()
-    seen.reach(State(), 0, "")
+    rules, begun, seen, taken = rules or Rules(), time.monotonic(), _Seen(machine), Counter[str]()
+    seen.reach(machine.start(rules), 0, "")
 
     def found(problem: str = "", at: int = 0) -> Search:
         return Search(
@@ -115,9 +141,9 @@ def explore(
     for number, state in enumerate(seen.states):  # grows while it is walked through
         if time.monotonic() - begun > seconds:
             return found()
-        for name, after in steps(state, rules):
+        for name, after in machine.steps(state, rules):
             taken[name.partition(" ")[0]] += 1
-            if seen.reach(after, number, name) and (problem := wrong(after, rules)):
+            if seen.reach(after, number, name) and (problem := machine.wrong(after, rules)):
                 return found(problem, len(seen.states) - 1)
         if len(seen.states) > most:
             return found("there are more states than were to be visited")
