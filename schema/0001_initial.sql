@@ -99,6 +99,7 @@ CREATE TABLE _onceward_outbox (
     sent_at        INTEGER,
     ended_at       INTEGER,
     reason         TEXT,
+    pool           TEXT,
     CHECK ((ended_at IS NULL) = (state = 'pending' OR state = 'sent')),
     CHECK (state = 'pending' OR state = 'sent' OR due_at IS NULL),
     CHECK (state = 'pending' OR held_by IS NULL),
@@ -109,7 +110,10 @@ CREATE TABLE _onceward_outbox (
 CREATE INDEX _onceward_outbox_ready ON _onceward_outbox (recipient, rank, seq) WHERE state = 'pending' AND due_at IS NULL AND held_by IS NULL;
 CREATE INDEX _onceward_outbox_due   ON _onceward_outbox (due_at, seq)          WHERE due_at IS NOT NULL;
 CREATE INDEX _onceward_outbox_expiry ON _onceward_outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
-CREATE UNIQUE INDEX _onceward_outbox_key ON _onceward_outbox (recipient, key) WHERE key IS NOT NULL;
+-- A key belongs to the name to which its message was sent: a pool, or else the recipient.
+CREATE UNIQUE INDEX _onceward_outbox_key ON _onceward_outbox (coalesce(pool, recipient), key) WHERE key IS NOT NULL;
+-- Messages of pools that a member has and that have not ended.
+CREATE INDEX _onceward_outbox_pool ON _onceward_outbox (pool, recipient) WHERE pool IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX _onceward_outbox_body        ON _onceward_outbox (body_id)          WHERE body_id IS NOT NULL;
 CREATE INDEX _onceward_outbox_correlation ON _onceward_outbox (correlation_id)   WHERE correlation_id IS NOT NULL;
 CREATE INDEX _onceward_outbox_reply       ON _onceward_outbox (in_reply_to)      WHERE in_reply_to IS NOT NULL;
@@ -495,7 +499,11 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');
 END;
 
+-- Only a message that no peer can know is given to a member of its pool, or taken back; its address stays.
 CREATE TRIGGER _onceward_outbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, recipient, frame ON _onceward_outbox
+WHEN NEW.pool IS OLD.pool OR NEW.seq <> OLD.seq OR NEW.id <> OLD.id OR OLD.state <> 'pending' OR OLD.pushed
+  OR coalesce(NEW.pool, NEW.recipient) <> coalesce(OLD.pool, OLD.recipient)
+  OR OLD.seq IN (SELECT value FROM _onceward_peers, json_each(in_flight_seqs) WHERE in_flight_seqs IS NOT NULL)
 BEGIN
     SELECT RAISE(ABORT, 'onceward:frame_is_immutable');
 END;
@@ -563,7 +571,7 @@ SELECT seq, id, agent AS sender, recipient, session, lane, type, topic,
        CAST(CASE WHEN o.body_id IS NOT NULL THEN CASE WHEN json_valid(text) THEN json_extract(text, '$') END
                  WHEN json_valid(frame) THEN coalesce(json_extract(frame, '$.data'), json_extract(frame, '$.data_base64'))
              END AS TEXT) AS body,
-       channel, kind, correlation_id, held_by, replays
+       channel, kind, correlation_id, held_by, replays, pool
   FROM _onceward_outbox AS o JOIN _onceward_file_info LEFT JOIN _onceward_bodies AS b ON b.body_id = o.body_id;
 
 CREATE VIEW onceward_processed_messages AS
@@ -738,7 +746,7 @@ BEGIN
             THEN RAISE(ABORT, 'onceward:ttl and delay are seconds, not negative')
         -- A conflict clause of the outer INSERT must not reach the inner one.
         WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = NEW.id) THEN RAISE(ABORT, 'onceward:id is known')
-        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE recipient = NEW.recipient AND key = NEW.key) THEN RAISE(ABORT, 'onceward:key is known')
+        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE coalesce(pool, recipient) = NEW.recipient AND key = NEW.key) THEN RAISE(ABORT, 'onceward:key is known')
         END
       FROM (SELECT NEW.recipient AS recipient, NEW.topic AS topic, NEW.id AS id);
     INSERT INTO _onceward_peers (name, epoch)
@@ -1040,6 +1048,40 @@ CREATE TABLE _onceward_poll_cursors (
     seq     INTEGER NOT NULL,
     read_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Members of pools: named by hand, and those of the home, as the directory has told them last.
+CREATE TABLE _onceward_pool_members (
+    pool    TEXT    NOT NULL,
+    agent   TEXT    NOT NULL,
+    credits INTEGER NOT NULL CHECK (credits > 0),
+    home    INTEGER NOT NULL CHECK (home IN (0, 1)),
+    works   INTEGER NOT NULL DEFAULT 1 CHECK (works IN (0, 1)),
+    PRIMARY KEY (pool, agent)
+) STRICT, WITHOUT ROWID;
+
+-- The pools to which this agent sends are peers with the url pool:.
+CREATE INDEX _onceward_peers_pools ON _onceward_peers (name) WHERE url = 'pool:';
+
+CREATE VIEW onceward_pools AS
+SELECT p.name AS pool,
+       (SELECT count(*)
+          FROM _onceward_outbox AS o
+         WHERE o.recipient = p.name AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL) AS waiting,
+       (SELECT min(o.created_at)
+          FROM _onceward_outbox AS o
+         WHERE o.recipient = p.name AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL) AS waiting_since_at,
+       (SELECT count(*) FROM _onceward_outbox AS o WHERE o.pool = p.name AND o.ended_at IS NULL) AS in_flight,
+       (SELECT count(*) FROM _onceward_pool_members AS m WHERE m.pool = p.name) AS members,
+       (SELECT count(*)
+          FROM _onceward_outbox AS o
+         WHERE o.recipient = p.name AND o.state = 'pending' AND o.seq <= p.redelivered_upto_seq) AS in_doubt
+  FROM _onceward_peers AS p
+ WHERE p.url = 'pool:';
+
+CREATE VIEW onceward_pool_members AS
+SELECT m.pool, m.agent, m.credits, m.home, m.works, coalesce(p.failures, 0) AS failures,
+       (SELECT count(*) FROM _onceward_outbox AS o WHERE o.pool = m.pool AND o.recipient = m.agent AND o.ended_at IS NULL) AS in_flight
+  FROM _onceward_pool_members AS m LEFT JOIN _onceward_peers AS p ON p.name = m.agent;
 
 -- One row per session with runs; NULL in a setting means the handler's setting.
 CREATE TABLE _onceward_session_queues (

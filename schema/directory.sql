@@ -68,6 +68,16 @@ CREATE TABLE mailboxes (
     UNIQUE (public, name)
 ) STRICT;
 
+-- Agents that serve a pool: a message to its name goes to one of them. The owner is the process that handles its messages.
+CREATE TABLE pool_members (
+    pool      TEXT    NOT NULL,
+    agent     TEXT    NOT NULL,
+    credits   INTEGER NOT NULL CHECK (credits > 0),
+    owner     TEXT,
+    joined_at INTEGER NOT NULL,
+    PRIMARY KEY (pool, agent)
+) STRICT, WITHOUT ROWID;
+
 CREATE INDEX mailboxes_expiry ON mailboxes (expires_at) WHERE expires_at IS NOT NULL;
 
 -- Changes still to be published under a reserved topic: written with the change, sent by the agent that made it.

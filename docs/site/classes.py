@@ -35,6 +35,7 @@ SECTIONS = {
         "AgentFile Health Violation Repair Agents AgentInfo Peers PeerInfo Page"
     ),
     "Groups": "Groups Group GroupInfo GroupDone",
+    "Pools": "Pools PoolInfo PoolMember",
     "Schedules": "Schedules Schedule Tick",
     "Limits": "Limits LimitInfo DropRecord",
     "Dead letters": ("DeadLetters DeadLetterFilter ReplayResult DeadLetter"),

@@ -37,6 +37,7 @@ ASYNC_MODULES = (
     "onceward.features.limits.aio",
     "onceward.features.mailboxes.aio",
     "onceward.features.groups.aio",
+    "onceward.features.pools.aio",
     "onceward.features.schedules.aio",
     "onceward.features.runs.aio",
     "onceward.features.runs.run",

@@ -41,6 +41,7 @@ MEANING = {
     "kind": "its role in the conversation: command, query, response and so on",
     "mailbox": "recipient's mailbox that it is for",
     "mailboxkey": "its key, if the mailbox keeps only the newest message of each key",
+    "pool": "name of the pool to which it was sent, and which the recipient serves",
     "answerby": "when the query that it answers expires; a later reply is late",
     "replyschema": "JSON schema of the expected reply, as text",
     "expirytime": "when the message expires",

@@ -30,7 +30,15 @@ if _typing.TYPE_CHECKING:
     from onceward.message.encrypted import BodyCodec, EncryptedMsg
     from onceward.message.names import AgentInfo
     from onceward.message.options import SendOptions
-    from onceward.message.record import Cancellation, Cancellations, GroupInfo, Page, Status
+    from onceward.message.record import (
+        Cancellation,
+        Cancellations,
+        GroupInfo,
+        Page,
+        PoolInfo,
+        PoolMember,
+        Status,
+    )
 
 __all__ = [
     "AgentInfo",
@@ -56,6 +64,8 @@ __all__ = [
     "Journey",
     "LargeBodyStore",
     "Page",
+    "PoolInfo",
+    "PoolMember",
     "Repair",
     "Restarted",
     "Schedule",
@@ -95,6 +105,8 @@ _MODULES = {
     "Journey": "features.history.journey",
     "LargeBodyStore": "message.body",
     "Page": "message.record",
+    "PoolInfo": "message.record",
+    "PoolMember": "message.record",
     "Repair": "features.checks.repairs",
     "Schedule": "message.dates",
     "SendOptions": "message.options",

@@ -149,7 +149,7 @@ def test_every_other_verb_checks_every_argument(box: Postbox) -> None:
     assert isinstance(message, Message)
     found = verbs(
         box, box.agents, box.peers, box.dead_letters, box.sessions, box.schedules, box.limits,
-        box.groups,
+        box.groups, box.pools,
         box.file, box.channels, channel, box.mailboxes, mailbox, message,
     )  # fmt: skip
     before, tried = written(box), 0
@@ -179,7 +179,7 @@ def test_every_other_verb_checks_values(box: Postbox) -> None:
     """A number in range that is no bool, a text of characters, a list that is no text."""
     found = verbs(
         box, box.agents, box.peers, box.dead_letters, box.sessions, box.schedules, box.limits,
-        box.groups,
+        box.groups, box.pools,
         box.file, box.channels, box.channels.ensure("c"), box.mailboxes,
         box.mailboxes.ensure("m", public=True),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from onceward.features.groups.api import Groups
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import Mailboxes
 from onceward.features.polling.api import Sessions
+from onceward.features.pools.api import Pools
 from onceward.features.runs.api import Runs
 from onceward.features.schedules.api import Schedules
 from onceward.ops.cli.app import COMMANDS
@@ -135,6 +136,15 @@ VERBS: dict[type, dict[str, str]] = {
         "get": "groups ls",
         "list": "groups ls",
         "messages": "groups ls",
+    },
+    Pools: {
+        "join": "pools join",
+        "leave": "pools leave",
+        "drain": "pools drain",
+        "add": "pools add",
+        "remove": "pools remove",
+        "release": "pools release",
+        "list": "pools ls",
     },
     Schedules: {
         "add": "schedules add",

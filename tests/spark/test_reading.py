@@ -112,6 +112,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         carol.limits.set("handler", "kept", rate="9/s")
         with carol.groups.begin(then="carol") as group:
             group.send("dave", {"n": 5})
+        carol.pools.add("thumbs", "dave")
         carol._db.write(lambda tx: tx.rows(PLANTED))
     return path
 

@@ -69,6 +69,7 @@ class Agent(Handlers):
     Declaring an agent opens no file and starts no thread, and a decorated function stays the plain
     function that it was. ``box.agents.list`` shows to its home what it handles, *description* and
     *capabilities*, as of the last time its file was opened with it; None keeps the stored value.
+    While its file is open, it is a member of the pools that it *serves*, see ``box.pools``.
     """
 
     def __init__(
@@ -78,15 +79,19 @@ class Agent(Handlers):
         unhandled: Literal["dead", "wait"] = "dead",
         description: str | None = None,
         capabilities: Iterable[str] | None = None,
+        serves: str | Iterable[str] = (),
         **unknown: Never,
     ) -> None:
         if unknown:
-            refuse_options("an agent", unknown, ("unhandled", "description", "capabilities"))
+            known = ("unhandled", "description", "capabilities", "serves")
+            refuse_options("an agent", unknown, known)
         self.name = agent_name(name)
         self._profile = agent_profile(description, capabilities)
         if unhandled not in ("dead", "wait"):
             msg = f"unhandled={quoted(unhandled)} is not one of dead, wait"
             raise InvalidArgument(msg)
+        names = (serves,) if isinstance(serves, str) else listed("serves", serves)
+        self.serves = tuple(map(agent_name, names))
         self.unhandled = unhandled
         """Fate of messages without a handler: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []

@@ -27,6 +27,7 @@ NAMES: Final = (
     "cancellation",
     "requests",
     "groups",
+    "pools",
     "batches",
     "runs",
     "handler_limits",

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from onceward.features.mailboxes.api import Mailboxes
     from onceward.features.polling.aio import AsyncSessions
     from onceward.features.polling.api import Sessions
+    from onceward.features.pools.aio import AsyncPools
+    from onceward.features.pools.api import Pools
     from onceward.features.runs.aio import AsyncRuns
     from onceward.features.runs.api import Runs
     from onceward.features.schedules.aio import AsyncSchedules
@@ -47,6 +49,8 @@ class PostboxParts:
     """Limits of the file: messages, bytes, rates."""
     mailboxes: Mailboxes
     """Mailboxes of the home."""
+    pools: Pools
+    """Pools of agents that share a queue."""
     schedules: Schedules
     """Messages that are sent repeatedly, at given times."""
     runs: Runs
@@ -66,6 +70,8 @@ class AsyncPostboxParts:
     """Limits of the file: messages, bytes, rates."""
     mailboxes: AsyncMailboxes
     """Mailboxes of the home."""
+    pools: AsyncPools
+    """Pools of agents that share a queue."""
     schedules: AsyncSchedules
     """Messages that are sent repeatedly, at given times."""
     runs: AsyncRuns

@@ -352,6 +352,7 @@ class Postbox(Session, EventSource, PostboxParts):
         )
         """The file itself: health, checks, repairs, maintenance, pause."""
         open_all(self._opening)
+        self._routes.extend(self._opening.offers)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
@@ -99,6 +99,8 @@ class TransportRouter:
         self._factories: dict[str, MakeTransport] = {}
         self._failed: dict[str, str] = {}
         """By scheme: why the last try to make its transport failed."""
+        self._find: Callable[[str], str | None] = lambda _: None
+        """Finds the url of a name that has no file, and no registered url."""
         self._making: dict[str, Any] = {}
         """By scheme: lock that is held while its transport is made, which may hang."""
         for scheme, given in (transports or {}).items():
@@ -123,6 +125,12 @@ class TransportRouter:
             self._placed.update(dict.fromkeys(made.features.schemes, made))
         for scheme in made.features.schemes - self._factories.keys():
             self._transports.setdefault(scheme, made)
+
+    def extend(self, offers: Mapping[str, Callable[..., Any]]) -> None:
+        """Use what features offer: names that they find, and the transport to them."""
+        self._find = offers.get("find_peer", self._find)
+        if "pool_transport" in offers:
+            self._factories.setdefault("pool", offers["pool_transport"])
 
     def _heard(self, name: str) -> None:
         """End the backoff of a peer that is back."""
@@ -203,7 +211,12 @@ class TransportRouter:
 
     def is_known(self, name: str) -> bool:
         """Return whether messages for *name* can be routed."""
-        return peers.url_of(self._db.read, name) is not None or self._beside(name) is not None
+        if (peers.url_of(self._db.read, name) or self._beside(name)) is not None:
+            return True
+        found = self._find(name)
+        if found is not None:  # if that is rolled back, its first push registers it again
+            self._register(name, found)
+        return found is not None
 
     def file_of(self, name: str) -> Path | None:
         """Return the file of that name in our own folder, or None."""
@@ -231,9 +244,19 @@ class TransportRouter:
 
         """
         # a file beside ours was there; its transport looks again
-        found = url or self._urls.get(name) or self._beside(name) or _nowhere(name)
+        found = url or self._urls.get(name) or self._beside(name) or self._found(name)
         scheme = found.partition(":")[0]
         return self._transports.get(scheme) or self.make(scheme), found
+
+    def _found(self, name: str) -> str:
+        """Register the url of a name that a feature finds, outside every transaction."""
+        url: str = self._find(name) or _nowhere(name)
+        self._register(name, url)
+        self._db.notifier.notify("out")
+        return url
+
+    def _register(self, name: str, url: str) -> None:
+        self._db.write(lambda tx: peers.register(tx, {name: url}))
 
     def features(self, name: str, url: str | None) -> Features:
         """
@@ -245,7 +268,11 @@ class TransportRouter:
             Unreachable: there is none, or it could not be created.
 
         """
-        found = url or self._urls.get(name) or self._beside(name) or _nowhere(name)
+        found = url or self._urls.get(name) or self._beside(name)
+        if found is None:
+            if self._find(name) is None:
+                _nowhere(name)
+            raise NotMade
         scheme = found.partition(":")[0]
         made = self._transports.get(scheme)
         if foreign_library.theirs and _left(found) is not None:

@@ -55,10 +55,14 @@ INSERT INTO _onceward_peers (name, epoch)
 SELECT sender, '00000001' || {RANDOM} FROM _onceward_sender_streams WHERE true
 ON CONFLICT (name) DO NOTHING
 """  # noqa: S608 - a constant
-# Its leases are those of processes that used it before, perhaps on another machine.
+# Its leases are those of processes that used it before, perhaps on another machine. A pool cannot
+# be greeted: its members may know what waits for it here.
 GREET: Final = """
 UPDATE _onceward_peers
-   SET greeting = ?1, due_at = NULL, owner = NULL, lease_at = NULL
+   SET greeting = CASE WHEN url IS NOT 'pool:' THEN ?1 END, due_at = NULL, owner = NULL,
+       lease_at = NULL,
+       redelivered_upto_seq = CASE WHEN url IS NOT 'pool:' THEN redelivered_upto_seq
+                                   ELSE (SELECT coalesce(max(seq), 0) FROM _onceward_outbox) END
  WHERE name <> (SELECT agent FROM _onceward_file_info)
 """
 # The answer to the parcel in flight may be from before the restore: that parcel is pushed again.

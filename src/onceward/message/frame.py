@@ -81,7 +81,7 @@ class Frame(BaseModel):
 
     Attribute names are CloudEvents'; those of the specification's core and of
     its catalogue keep their meaning, the others (recipient, session, topic,
-    priority, replyto, channel, kind, mailbox, mailboxkey, answerby,
+    priority, replyto, channel, kind, mailbox, mailboxkey, pool, answerby,
     replyschema) are extensions of ours.
     Unknown extension attributes are kept, as the specification asks.
     """
@@ -107,6 +107,7 @@ class Frame(BaseModel):
     kind: Text | None = None
     mailbox: Text | None = None
     mailboxkey: Text | None = None
+    pool: Text | None = None
     expirytime: AwareDatetime | None = None
     answerby: AwareDatetime | None = None
     replyschema: Annotated[str, Field(min_length=1, max_length=REPLY_SCHEMA_MAX)] | None = None
@@ -202,6 +203,11 @@ class Frame(BaseModel):
         return self.source.removeprefix(SOURCE)
 
     @property
+    def address(self) -> str:
+        """Name to which it was sent: the pool that its recipient serves, or the recipient."""
+        return self.pool or self.recipient
+
+    @property
     def lane(self) -> str:
         """The unit of order: the ordering key if there is one, else the session."""
         return self.partitionkey or self.session
@@ -257,6 +263,21 @@ class Frame(BaseModel):
     def is_late(self, received_at: Millis) -> bool:
         """Return whether an answer arrived after the end of its query."""
         return self.answerby is not None and received_at >= self.answerby.timestamp() * 1000
+
+
+def readdressed(text: str, before: str, after: str) -> str | None:
+    """
+    Return a frame's text with another recipient; None if it does not name *before*.
+
+    Both are attributes as ``addressed`` writes them. Values hold no unescaped quotation mark.
+    """
+    return text.replace(before, after, 1) if before in text else None
+
+
+def addressed(recipient: str, pool: str | None = None) -> str:
+    """Return the attributes of a frame that say where it goes: the recipient, and its pool."""
+    served = "" if pool is None else f',"pool":{json_string(pool)}'
+    return f',"recipient":{json_string(recipient)}{served},'
 
 
 OUR_REFERENCE: Final = "ni:///sha-256;"

@@ -166,6 +166,38 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolMember:
+    """A member of a pool, as the file of a sender has it."""
+
+    agent: str
+    credits: int
+    """Maximum messages of this sender that it may have, and that have not ended."""
+    home: int
+    """Whether the home of the sender tells that it is a member."""
+    works: int
+    """Whether a process of the home handles its messages; 1 for a member of another machine."""
+    failures: int
+    """Failed pushes to it since the last one that succeeded."""
+    in_flight: int
+    """Messages that it has, and that have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolInfo:
+    """A pool to which this agent sends; ``box.pools`` returns it."""
+
+    pool: str
+    waiting: int
+    """Messages that no member has."""
+    waiting_since_at: Millis | None
+    in_flight: int
+    """Messages that a member has, and that have not ended."""
+    in_doubt: int
+    """Those of the waiting ones that wait for ``release``, because the file was restored."""
+    members: tuple[PoolMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Cancellation:
     """The outcome of cancelling a message; true only if it certainly takes no effect."""
 

@@ -16,6 +16,7 @@ from onceward.features.groups import api as groups
 from onceward.features.limits import api as limits
 from onceward.features.mailboxes import api as mailboxes
 from onceward.features.polling import api as sessions
+from onceward.features.pools import api as pools
 from onceward.features.runs import api as queues
 from onceward.features.schedules import api as schedules
 
@@ -36,6 +37,7 @@ CLASSES: Final = (
     mailboxes.Mailbox,
     schedules.Schedules,
     groups.Groups,
+    pools.Pools,
 )
 
 
@@ -218,6 +220,13 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Groups.get": lambda y: y.box.groups.get("none"),
     "Groups.list": lambda y: y.box.groups.list(),
     "Groups.messages": lambda y: y.box.groups.messages("none"),
+    "Pools.join": lambda y: y.box.pools.join("thumbs"),
+    "Pools.leave": lambda y: y.box.pools.leave("thumbs"),
+    "Pools.drain": lambda y: y.box.pools.drain("thumbs", 0),
+    "Pools.add": lambda y: y.box.pools.add("thumbs", "t1"),
+    "Pools.remove": lambda y: y.box.pools.remove("thumbs", "t1"),
+    "Pools.release": lambda y: y.box.pools.release("thumbs"),
+    "Pools.list": lambda y: y.box.pools.list(),
     "Schedules.add": lambda y: y.box.schedules.add("daily", every="1d"),
     "Schedules.edit": lambda y: y.box.schedules.edit("daily", every="2d"),
     "Schedules.list": lambda y: y.box.schedules.list(),

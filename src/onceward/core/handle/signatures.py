@@ -57,6 +57,8 @@ class Handlers:
     handlers: list[Handler]
     sessions: list[Any]
     """Functions that handle whole sessions."""
+    serves: tuple[str, ...]
+    """Pools of which it is a member."""
     _schedules: set[str]
     """Names of schedules."""
     _awaited: set[str]

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from onceward.file.database import Database
 from onceward.file.sql_parts import EndedRows
-from onceward.file.transaction import StoreTransaction, listed
+from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
 from onceward.message.frame import (
     BODY_ERROR,
     DIGEST_BYTES,
     FrameHeaders,
+    addressed,
     digest,
+    readdressed,
     split_digest,
 )
 from onceward.message.names import byte_length
@@ -307,7 +309,8 @@ DELETE FROM _onceward_bodies
  WHERE body_id = ?1 AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = ?1)
 """
 FIND_DUPLICATE: Final = f"""
-SELECT id, {frame_of("o")} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)
+SELECT id, {frame_of("o")} FROM _onceward_outbox AS o WHERE id = ?
+    OR (coalesce(pool, recipient) = ? AND key = ?)
 """
 FIND_DEAD: Final = """
 SELECT id
@@ -436,6 +439,32 @@ RETURNING id
 """
 
 
+# Of a message that no peer can know; the guard of the table refuses any other.
+ASSIGN: Final = f"""
+UPDATE _onceward_outbox AS o
+   SET pool = recipient, recipient = :member, frame = :frame, digest = :digest
+ WHERE seq = :seq AND pool IS NULL AND state = 'pending' AND NOT {pushed("o")}
+"""
+TAKE_BACK: Final = f"""
+UPDATE _onceward_outbox AS o
+   SET recipient = pool, pool = NULL, due_at = NULL, frame = :frame, digest = :digest
+ WHERE seq = :seq AND pool IS NOT NULL AND state = 'pending' AND NOT {pushed("o")}
+"""
+OF_POOL: Final = """
+SELECT recipient, lane, count(*)
+  FROM _onceward_outbox
+ WHERE pool = ? AND ended_at IS NULL
+ GROUP BY recipient, lane
+"""
+UNKNOWN_TO_MEMBER: Final = f"""
+SELECT {ROW_READ}
+  FROM {WITH_BODY}
+ WHERE o.pool = ? AND o.recipient = ? AND o.ended_at IS NULL AND o.state = 'pending'
+   AND NOT {pushed("o")}
+ ORDER BY o.seq
+"""
+
+
 class OutgoingMessage(NamedTuple):
     """A message that only needs to be stored."""
 
@@ -542,6 +571,40 @@ class OwnRow(NamedTuple):
         return not self.known and not self.row.expired(now) and self.row.intact
 
 
+def of_pool(read: Rows, pool: str) -> list[tuple[str, str, int]]:
+    """Return recipient, lane and number of the messages of a pool that have not ended."""
+    return read(OF_POOL, (pool,))
+
+
+def unknown_to_member(tx: StoreTransaction, pool: str, member: str) -> list[OutboxRow]:
+    """Return the messages of a pool that were given to a member which cannot know them."""
+    return [OutboxRow(*row) for row in tx.rows(UNKNOWN_TO_MEMBER, (pool, member))]
+
+
+def assign(tx: StoreTransaction, row: OutboxRow, pool: str, member: str) -> bool:
+    """Give a message of a pool to a member; False if a peer may know it, or its text is odd."""
+    to = _sent_to(row, addressed(pool), addressed(member, pool))
+    return to is not None and tx.run(ASSIGN, to | {"member": member}) > 0
+
+
+def take_back(tx: StoreTransaction, row: OutboxRow, pool: str, member: str) -> bool:
+    """Take a message of a pool back from a member that cannot know it."""
+    to = _sent_to(row, addressed(member, pool), addressed(pool))
+    return to is not None and tx.run(TAKE_BACK, to) > 0
+
+
+def _sent_to(row: OutboxRow, before: str, after: str) -> dict[str, Any] | None:
+    """Return the values of a row whose frame names another recipient; None for an odd frame."""
+    frame = readdressed(row.frame, before, after)
+    if frame is None:
+        return None
+    sealed = row.digest
+    if sealed is not None:
+        beside = row.body_digest if row.beside else None
+        sealed = digest(frame) if beside is None else split_digest(frame, beside)
+    return {"seq": row.seq, "frame": frame, "digest": sealed}
+
+
 def insert_body(tx: StoreTransaction, text: str) -> int:
     """Store a body and return its number; it is deleted with the last message that uses it."""
     [(body_id,)] = tx.rows(INSERT_BODY, (text, digest(text)))
@@ -597,7 +660,8 @@ SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worke
    AND json_type(d.head, '$.callersession') = 'text'
    AND NOT EXISTS (SELECT 1
                      FROM _onceward_outbox AS r
-                    WHERE r.recipient = i.agent AND r.key = 'worker_result:' || d.id)
+                    WHERE coalesce(r.pool, r.recipient) = i.agent
+                     AND r.key = 'worker_result:' || d.id)
 """
 
 

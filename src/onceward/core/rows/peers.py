@@ -98,6 +98,7 @@ UPDATE _onceward_peers
    SET lease_at = :until
  WHERE name = :key AND owner = :owner AND lease_at = :ends
 """
+END_DOUBT: Final = "UPDATE _onceward_peers SET redelivered_upto_seq = 0 WHERE name = ?"
 RELEASE_OWN: Final = """
 UPDATE _onceward_peers SET owner = NULL, lease_at = NULL WHERE name = ? AND owner = ?
 """
@@ -477,6 +478,11 @@ def url_of(rows: Rows, name: str) -> str | None:
     """Return the registered url of a peer, or None."""
     found = rows(URL, (name,))
     return found[0][0] if found else None
+
+
+def end_doubt(tx: StoreTransaction, name: str) -> None:
+    """Assume that a peer knows no message which was written before this file was restored."""
+    tx.run(END_DOUBT, (name,))
 
 
 def allow(tx: StoreTransaction, name: str, rule: str) -> None:

@@ -47,6 +47,7 @@ UPDATE _onceward_pending_replies
    SET progress = :body, progress_at = :now
  WHERE id = :id AND recipient = :sender AND state = 'open'
 """
+REDIRECT: Final = "UPDATE _onceward_pending_replies SET recipient = ? WHERE id = ?"
 GATHER: Final = """
 UPDATE _onceward_pending_replies SET gathered = 1 WHERE id IN (SELECT value FROM json_each(?))
 """
@@ -168,6 +169,11 @@ def answer_early(tx: StoreTransaction, reply: Frame) -> bool:
     """
     named = {"id": reply.inreplyto, "session": reply.session, "sender": reply.sender}
     return tx.run(ANSWER_EARLY, named | {"reply": reply.id, "now": tx.now}) > 0
+
+
+def redirect(tx: StoreTransaction, message_id: str, recipient: str) -> None:
+    """Expect the reply to a request, if it is one, from another agent."""
+    tx.run(REDIRECT, (recipient, message_id))
 
 
 def end_dropped(tx: StoreTransaction, message_id: str) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CHOSEN: Final = attrgetter("headers.chosen_id")
 KEY: Final = attrgetter("headers.key")
 COMPARED: Final = {
-    "recipient": "recipient",
+    "address": "recipient",
     "type": "type",
     "session": "session",
     "topic": "topic",

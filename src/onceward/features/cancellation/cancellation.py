@@ -25,14 +25,15 @@ from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import CANCEL
 
 SENT: Final = """
-SELECT o.recipient, o.session, o.state, o.created_at
+SELECT o.recipient, o.session, o.state, o.created_at,
+       EXISTS (SELECT 1 FROM _onceward_peers WHERE name = o.recipient AND url = 'pool:')
   FROM _onceward_outbox AS o WHERE o.id = ?
 """
 DEAD: Final = "SELECT 1 FROM _onceward_dead_letters WHERE id = ?"
 DECIDED: Final = """
 SELECT t.state, t.reason
   FROM _onceward_outbox AS o JOIN _onceward_pending_replies AS t ON t.id = o.id
- WHERE o.recipient = ? AND o.key = ?
+ WHERE coalesce(o.pool, o.recipient) = ? AND o.key = ?
 """
 ARRIVED: Final = f"""{senders("_onceward_inbox")}
 SELECT b.seq, coalesce((SELECT outcome
@@ -44,7 +45,7 @@ UNENDED_OUT: Final = """
 SELECT seq, id
   FROM _onceward_outbox
  WHERE seq > :after AND ended_at IS NULL AND coalesce(kind, '') <> 'onceward.cancel'
-   AND (:to IS NULL OR recipient = :to) AND (:type IS NULL OR type = :type)
+   AND (:to IS NULL OR recipient = :to OR pool = :to) AND (:type IS NULL OR type = :type)
    AND (:session IS NULL OR session = :session) AND (:key IS NULL OR key = :key)
  ORDER BY seq LIMIT :limit
 """
@@ -89,6 +90,8 @@ class SentMessage(NamedTuple):
     session: str
     state: str
     created_at: int
+    in_pool: int
+    """Whether no member of its pool has it; one that cannot be withdrawn may be with any."""
 
 
 class Cancelling:
@@ -210,7 +213,11 @@ class Cancelling:
         return None if found.outcome == "asked" else found
 
     def _has_ended(self, row: SentMessage) -> bool:
-        return row.state in ENDED or (row.state == "acked" and self._settings.ack != "stored")
+        return (
+            bool(row.in_pool)
+            or row.state in ENDED
+            or (row.state == "acked" and self._settings.ack != "stored")
+        )
 
     def _notify(self, tx: StoreTransaction) -> None:
         notifier = self._db.notifier

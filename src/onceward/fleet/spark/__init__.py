@@ -22,7 +22,7 @@ Columns that are written:
 Table outbox:
     _db, _agent, _seq, seq, id, sender, recipient, session, lane, type, topic, priority, state,
     attempts, key, due_at, expires_at, created_at, sent_at, ended_at, reason, frame, channel,
-    kind, correlation_id, held_by, replays, _epoch, body, body_bytes
+    kind, correlation_id, held_by, replays, pool, _epoch, body, body_bytes
 
 Table inbox:
     _db, _agent, _seq, seq, id, sender, recipient, session, lane, type, topic, priority, state,
@@ -109,6 +109,12 @@ Table transitions:
 Table mailbox_readers:
     _db, _agent, _seq, mailbox, mode, name, critical, urgent, normal, low, background, leased,
     kept, expires_at, read_at, _epoch
+
+Table pools:
+    _db, _agent, _seq, pool, waiting, waiting_since_at, in_flight, members, in_doubt, _epoch
+
+Table pool_members:
+    _db, _agent, _seq, pool, agent, credits, home, works, failures, in_flight, _epoch
 
 Table runs:
     _db, _agent, _seq, seq, id, session, mode, state, messages, event_ids, consumed, partial,

@@ -69,6 +69,7 @@ TABLE: Final = (
     ("history", "", "history thread search"),
     ("limits", "limits", "ls set remove fullness drops"),
     ("groups", "groups", "ls"),
+    ("pools", "pools", "ls join leave drain add remove release"),
     ("schedules", "schedules", "ls dates add edit remove pause resume run"),
     ("work", "", "work relay"),
     ("home", "", "serve"),
@@ -103,6 +104,7 @@ NOUNS: Final = {
     "sessions": "Sessions and their messages.",
     "limits": "Limits of a file.",
     "groups": "Groups of messages, whose completion is a message.",
+    "pools": "Pools of agents that share a queue.",
     "schedules": "Messages that are sent repeatedly, at given times.",
     "fleet": "Many agents' files at once: find lost messages, count, export, replay.",
 }

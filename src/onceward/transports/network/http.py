@@ -28,7 +28,7 @@ from onceward.message.protocol import Speaks, Spoken
 from onceward.message.wire import NOTICE_MAX, Notice, decode_notice, encode_notice
 from onceward.transports.network.http_failures import in_words
 from onceward.transports.network.http_network import ERRORS, Network
-from onceward.transports.network.http_pools import Pools
+from onceward.transports.network.http_pools import ConnectionPools
 from onceward.transports.network.http_reading import all_headers, read_body, retry_after
 from onceward.transports.network.http_signing import (
     WINDOW,
@@ -81,7 +81,7 @@ class HttpTransport:
     def __init__(self, context: TransportContext) -> None:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
-        self._network, self._pools = Network(), Pools(context.settings)
+        self._network, self._pools = Network(), ConnectionPools(context.settings)
         self._spoken = Spoken()
 
     def check(self, url: str) -> None:

@@ -20,7 +20,7 @@ IDLE_MAX: Final = 128
 """Maximum idle connections of this process, for each use, scheme and set of certificates."""
 
 
-class Pools:
+class ConnectionPools:
     """
     The pools of connections that one transport uses, by the scheme of a url.
 

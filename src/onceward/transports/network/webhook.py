@@ -21,7 +21,7 @@ from onceward.message.names import quoted
 from onceward.message.parcel import Answer, Parcel, Receipt, refuse_damaged
 from onceward.transports.network.http_failures import in_words
 from onceward.transports.network.http_network import ERRORS, Address, Network
-from onceward.transports.network.http_pools import Pools
+from onceward.transports.network.http_pools import ConnectionPools
 from onceward.transports.network.http_reading import all_headers, retry_after
 from onceward.transports.network.http_signing import ID, SIGNATURE, TIMESTAMP
 from onceward.transports.network.http_urls import split_url
@@ -53,7 +53,7 @@ class WebhookTransport:
     def __init__(self, context: TransportContext) -> None:
         settings = context.settings
         self._context, self._settings = context, settings
-        self._keys, self._pools = Keys(context.folder), Pools(settings, "webhooks")
+        self._keys, self._pools = Keys(context.folder), ConnectionPools(settings, "webhooks")
         self._network = PublicNetwork(settings.webhook_private_hosts)
 
     def check(self, url: str) -> None:

@@ -1,0 +1,79 @@
+"""Keep an agent in the pools that it serves, while a process handles its messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.core.contract import Opening
+from onceward.errors import OncewardError
+from onceward.features.pools import home, members
+from onceward.file import file_checks
+from onceward.message.log import log
+
+CREDITS: Final = 8
+"""Messages that a member may have at once, unless its number of workers is set."""
+
+
+class Serving:
+    """The pools that one opening's agent serves."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening, self._db = opening, opening.deps.db
+        self._owner = file_checks.owner_name()
+        workers = opening.deps.settings.workers
+        self.credits = CREDITS if workers is None else 2 * workers
+        """Messages that it may have at once, unless it joins with another number."""
+        self._pools = members.served(self._db.read, self._db.agent)
+        if opening.agent is not None:
+            self._pools |= dict.fromkeys(opening.agent.serves, self.credits)
+
+    def __bool__(self) -> bool:
+        """Return whether there are such pools."""
+        return bool(self._pools)
+
+    def tell(self) -> None:
+        """Record in the home that this process handles messages of the pools."""
+        for pool, count in self._pools.items():
+            home.serve(self._opening.home.directory, pool, self._db.agent, count, self._owner)
+
+    def join(self, pool: str, count: int) -> None:
+        """Join a pool, also at later openings."""
+        self._pools[pool] = count
+        self._db.write(lambda tx: members.serve(tx, pool, self._db.agent, count))
+        self.tell()
+
+    def leave(self, pool: str) -> bool:
+        """Leave a pool; return whether the agent served it."""
+        self._pools.pop(pool, None)
+        self._db.write(lambda tx: members.remove(tx, pool, self._db.agent))
+        return home.leave(self._opening.home.directory, pool, self._db.agent)
+
+    def rest(self) -> None:
+        """Record that this process handles no more messages."""
+        try:
+            if self._pools:
+                home.rest(self._opening.home.directory, self._db.agent, self._owner)
+        except OncewardError as error:
+            log.failure("debug", "its pools find out later", error, agent=self._db.agent)
+
+
+def serving_of(opening: Opening) -> Serving:
+    """Return the pools of an opening's agent."""
+    found = Serving(opening)
+    opening.closing.callback(found.rest)
+    return found
+
+
+def serve(opening: Opening) -> None:
+    """Serve the pools of an agent whose file is opened; a directory that fails is asked later."""
+    try:
+        opening.once(serving_of).tell()
+    except OncewardError as error:
+        log.failure("warning", "its pools wait", error, agent=opening.deps.db.agent)
+
+
+def serve_again(opening: Opening, _limit: int) -> int:
+    """Serve them still: the process that did may have ended."""
+    if opening.agent is not None:
+        serve(opening)
+    return 0
