@@ -187,6 +187,24 @@ def test_memory_is_returned_after_enough_files(
     assert [0, 0, 1, 1, 1, 2] == seen
 
 
+def test_memory_is_returned_when_the_last_file_rests(opened: Open) -> None:
+    """A process with few files does not wait until more of them have rested."""
+    one, other = opened()._db, opened("b")._db
+    trimmed = list[str]()
+    rests = open_files.Rests(lambda: trimmed.append("trimmed"))
+
+    def look(*used: Database) -> int:
+        for _ in range(QUIET):
+            for each in used:
+                each.quiet = 0
+            rests.rest_quiet_files()
+        return len(trimmed)
+
+    assert [0, 1, 1] == [look(other), look(), look()]
+    one.quiet = 0
+    assert [2, 2] == [look(), look()]
+
+
 def test_asking_the_allocator_fails_on_no_platform() -> None:
     """Where there is nothing to ask, nothing happens."""
     assert open_files.trim() is None  # type: ignore[func-returns-value]

@@ -30,7 +30,11 @@ INHERITED: Final = (
 REST_PERIOD: Final = 5.0
 """Seconds between two looks: a file rests after one to two of them without a use."""
 TRIMMED: Final = 20
-"""Number of files that have rested before the allocator is asked to return their memory."""
+"""
+Number of files that have rested before the allocator is asked to return their memory.
+
+It is asked sooner once all files rest: a process with fewer of them would keep their memory.
+"""
 _turns: Final = WeakValueDictionary[Name | Path, Any]()
 """Locks of files that are being created, opened or closed; an unused lock is removed."""
 
@@ -143,8 +147,10 @@ class Rests:
 
     def rest_quiet_files(self) -> float:
         """Let each file rest that was not used since the last look; return the seconds to wait."""
-        self._rested += sum(each.rest_if_quiet() for each in list(files.values()))
-        if self._rested >= TRIMMED:
+        opened = list(files.values())
+        rested = sum(each.rest_if_quiet() for each in opened)
+        self._rested += rested
+        if self._rested >= TRIMMED or (rested and all(each.rests for each in opened)):
             self._rested = 0
             self._trim()
         return REST_PERIOD
