@@ -20,7 +20,7 @@ BUDGET = {
     "message": 4_215,  # wire versions; status of a message; final answers; versions of bodies
     "api": 2_573,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 3_822,  # wire versions; webhooks
-    "ops": 11_916,  # pages of groups; limits of handlers in forms; a drill of backups
+    "ops": 11_976,  # pages of groups; limits of handlers in forms; a drill of backups
     "fleet": 6_500,  # messages judged in a quarter less time: tables by side; other contents
     "testing": 1_620,
     "": 698,  # an unsupported version; webhooks; a body of another version

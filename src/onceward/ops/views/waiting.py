@@ -196,7 +196,8 @@ SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq 
 """
 PROCESSES: Final = f"""
 SELECT (SELECT json_group_array(owner) FROM ({LEASED_BY.strip()})), ({READY_SINCE.strip()}),
-       ({HANDLED_AT.strip()}), p.owner, p.due_at, p.failures = 0 AND p.last_error GLOB :left
+       ({HANDLED_AT.strip()}), p.owner, p.due_at, p.failures = 0 AND p.last_error GLOB :left,
+       p.url IS 'pool:'
   FROM (SELECT 1) LEFT JOIN onceward_peers AS p ON p.name = :name
 """
 # A lane that waits for a reply has a due time: its timeout, or never.
@@ -286,9 +287,10 @@ def _both(
 ) -> tuple[Taking, Leaving]:
     """Return it, where the oldest message of the outbox waits for *peer* since a moment."""
     named = {"now": now, "name": peer, "left": LEFT_GLOB}
-    [(owners, ready_at, handled_at, owner, due_at, fetched)] = source.rows(PROCESSES, named)
+    [(owners, ready_at, handled_at, owner, due_at, fetched, pool)] = source.rows(PROCESSES, named)
     taken = Taking(source.path, tuple(json.loads(owners)), ready_at, handled_at or 0)
-    pushable_at = None if since_at is None else max(since_at, due_at or 0)  # the next try
+    # nothing is pushed to a pool, whose messages wait for a member
+    pushable_at = None if since_at is None or pool else max(since_at, due_at or 0)  # the next try
     return taken, Leaving(source.path, pushable_at, owner, fetched=bool(fetched))
 
 

@@ -14,8 +14,9 @@ from onceward.file.in_flight import has_died
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.handler_work import StepInfo
+from onceward.message.names import DEFAULT_SESSION
 from onceward.message.times import in_one_unit
-from onceward.ops.views import lists, messages, overview, waiting
+from onceward.ops.views import lists, messages, overview, pools, waiting
 from onceward.ops.views.asking import Source, values
 from onceward.ops.views.handler_limits import HandlerLimit, handler_limits
 from onceward.ops.views.messages import FoundMessage, StoredMessage, message
@@ -302,6 +303,31 @@ def _push_later(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     return _behind(head, _first(_IN_OUTBOX, source, head, now))
 
 
+def _in_pool(source: Source, row: StoredMessage, _: Millis) -> Why | None:
+    """Return why no member of its pool has a message; None if a process will give it to one."""
+    for found in pools.waiting(source, row.recipient):
+        if pools.is_in_doubt(source, found, row.seq):
+            return _in_doubt(found, row.sender)
+        reason, text = found.lacks
+        if reason:
+            return _lacking(reason, f"Waits: {text}", row.sender)
+        if row.lane != DEFAULT_SESSION and found.in_flight:
+            text = f"Waits for the member of {found.pool} that has others of lane {row.lane}"
+            return Why(reason="lane elsewhere", parts=(text,))
+    return None
+
+
+def _lacking(reason: str, text: str, agent: str) -> Why:
+    level: Level = "act" if reason == "no member" else "wait"
+    return Why(reason=reason, parts=(text,), level=level, cure=f"onceward pools ls --agent {agent}")
+
+
+def _in_doubt(found: pools.PoolRow, agent: str) -> Why:
+    text = f"A member of {found.pool} may have it: this file was restored since it was sent"
+    cure = f"onceward pools release {found.pool} --agent {agent}"
+    return Why(reason="in doubt", parts=(text,), level="act", cure=cure, of=found.pool)
+
+
 def _peer_waits(source: Source, row: StoredMessage, _: Millis) -> Why | None:
     found = peer_why(source, row.recipient)
     return None if found is None or found.level == "ok" else found
@@ -482,7 +508,8 @@ def _kept_out(source: Source, _row: StoredMessage, _now: Millis) -> Why | None:
 
 
 _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
-    _kept_out, _sending, _stored_there, _agent_paused, _held, _push_later, _peer_waits, _to_leave,
+    _kept_out, _sending, _stored_there, _agent_paused, _held, _push_later, _in_pool, _peer_waits,
+    _to_leave,
 )  # fmt: skip
 """Reasons of an unsettled message, in the order in which they are checked."""
 _IN_INBOX: Final[tuple[_Reason, ...]] = (
@@ -639,6 +666,7 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
         yield from _untaken(source, found, now)
         yield from _undelivered(source, found, now)
         yield from _held_back(source, found)
+        yield from _pools(source, found)
     yield from _of_peers(source)
     if found.dead_letters:
         text = f"{many(found.dead_letters, 'dead letter')} of {agent} to replay or discard"
@@ -701,6 +729,19 @@ def _held_back(source: Source, found: overview.Overview) -> Iterator[Why]:
         waits = f"{many(count, 'message')} of {agent} wait{'s' * (count == 1)}"
         text = f"{what if holder.is_channel else full}: {waits}"
         yield replace(holder.why(text), since_at=since_at)
+
+
+def _pools(source: Source, found: overview.Overview) -> Iterator[Why]:
+    """Yield the pools whose messages no member can take, or that a restore left in doubt."""
+    for each in pools.waiting(source) if found.outgoing else ():
+        agent = found.file.agent
+        waits = f"{many(each.waiting, 'message')} of {agent} wait{'s' * (each.waiting == 1)}"
+        reason, text = each.lacks
+        if each.in_doubt:
+            yield _in_doubt(each, agent)
+        elif reason:
+            why = _lacking(reason, f"{waits}: {text}", agent)
+            yield replace(why, since_at=each.waiting_since_at, of=each.pool)
 
 
 def _awaited(source: Source, agent: str) -> Iterator[Why]:

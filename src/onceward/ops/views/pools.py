@@ -1,0 +1,68 @@
+"""Ask one file for the pools to which its agent sends: what waits, and what members have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.file.sql_parts import columns
+from onceward.message.clock import Millis
+from onceward.ops.views.asking import Source, values
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A pool, and why its messages wait."""
+
+    pool: str
+    waiting: int
+    waiting_since_at: Millis | None
+    in_flight: int
+    in_doubt: int
+    members: int
+    working: int
+    """Members that work and answer."""
+    free: int
+    """Those of them that may have more messages."""
+
+    @property
+    def lacks(self) -> tuple[str, str]:
+        """One word for what the waiting messages lack, and a sentence; empty if nothing."""
+        if not self.members:
+            return "no member", f"no agent serves the pool {self.pool}"
+        if not self.working:
+            return "no member", f"none of the {self.members} members of {self.pool} works"
+        if not self.free:
+            said = f"each member of {self.pool} has as many messages as it takes"
+            return "members busy", f"{said}: {self.in_flight} in flight"
+        return "", ""
+
+
+ABLE: Final = """
+(SELECT count(*) FROM onceward_pool_members AS m
+  WHERE m.pool = p.pool AND m.works = 1 AND m.failures = 0 AND m.in_flight < {most})
+"""
+WORKING: Final = ABLE.format(most="m.in_flight + 1")
+FREE: Final = ABLE.format(most="m.credits")
+WAITING: Final = f"""
+SELECT {columns(PoolRow, working=WORKING, free=FREE)}
+  FROM onceward_pools AS p WHERE waiting > 0 AND (:pool IS NULL OR pool = :pool) ORDER BY pool
+"""
+# A restore leaves the oldest ones in doubt.
+BEFORE: Final = """
+SELECT count(*) FROM onceward_outbox
+ WHERE recipient = :pool AND state = 'pending' AND seq <= :seq
+"""
+
+
+def waiting(source: Source, pool: str | None = None) -> tuple[PoolRow, ...]:
+    """Return the pools, or the one of a name, whose messages wait."""
+    return values(source, PoolRow, WAITING, pool=pool)
+
+
+def is_in_doubt(source: Source, found: PoolRow, seq: int) -> bool:
+    """Return whether a waiting message may be with a member since before a restore."""
+    if not found.in_doubt:
+        return False
+    [(count,)] = source.rows(BEFORE, {"pool": found.pool, "seq": seq})
+    return bool(count <= found.in_doubt)
