@@ -1,22 +1,30 @@
 """
-A home with something in every part of a file: what a release leaves, and a later one finds.
+The golden files of a release: all that it leaves, and a later one finds.
 
     python3 -m tests.release.home
 
-packs it into ``VERSION.tar.xz`` beside this file. It is made once for each release, and once more
-whenever the schema changes before the first one; later versions must open it as it is.
+packs them into ``VERSION.tar.xz`` beside this file: a home that goes on where it was left, a home
+that has used every feature, a word of each kind that machines say to each other, and the shape of
+the JSON of shell commands. They are made once for each release, and once more whenever the schema
+changes before the first one; later versions must read them as they are. The same tree makes the
+same bytes.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import lzma
+import shutil
 import tarfile
 import tempfile
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.release import exchanges, features, shapes
+from tests.release.repeatable import controls, repeatable, smooth
 
 from onceward import Agent, Context, Postbox, Reject, Retry
 from onceward.testing import Controls, ManualClock
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
+PACKED = frozenset({".db", ".bin", ".json"})
 ROWS = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, receipt TEXT NOT NULL) STRICT"
 NAMES = ("billing", "clerk", "shop")
 
@@ -60,7 +69,9 @@ def billing(bank: Bank, *, fails: bool) -> Agent:
 
 
 @contextmanager
-def opened(home: Path, agent: Agent, clock: ManualClock) -> Iterator[dict[str, Postbox]]:
+def opened(
+    home: Path, agent: Agent, clock: ManualClock, testing: Controls | None = None
+) -> Iterator[dict[str, Postbox]]:
     """Open all files of a home, without threads."""
     with ExitStack() as stack:
         yield {
@@ -69,7 +80,7 @@ def opened(home: Path, agent: Agent, clock: ManualClock) -> Iterator[dict[str, P
                     home / f"{name}.db",
                     agent=agent if name == "billing" else name,
                     start=False,
-                    testing=Controls(clock=clock),
+                    testing=testing or Controls(clock=clock),
                 )
             )
             for name in NAMES
@@ -82,9 +93,9 @@ def settle(boxes: dict[str, Postbox]) -> None:
         pass
 
 
-def write(home: Path) -> None:
+def write(home: Path, testing: Controls | None = None) -> None:
     """Write the home, and close its files."""
-    with opened(home, billing(Bank(), fails=True), ManualClock()) as boxes:
+    with opened(home, billing(Bank(), fails=True), ManualClock(), testing) as boxes:
         shop, clerk = boxes["shop"], boxes["clerk"]
         with boxes["billing"].begin() as tx:
             tx.execute(ROWS)
@@ -104,12 +115,12 @@ def write(home: Path) -> None:
         shop.send("billing", {"id": 3}, type="invoice", key="invoice-3")  # stays in the outbox
 
 
-def pack(home: Path, archive: Path) -> None:
-    """Pack the files of a home, the same each time for the same files."""
+def pack(folder: Path, archive: Path) -> None:
+    """Pack the files of a folder, the same each time for the same files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for path in sorted(home.glob("*.db")):
-            member = tarfile.TarInfo(path.name)
+        for path in sorted(each for each in folder.rglob("*") if each.suffix in PACKED):
+            member = tarfile.TarInfo(path.relative_to(folder).as_posix())
             member.size = path.stat().st_size
             with path.open("rb") as file:
                 tar.addfile(member, file)
@@ -117,19 +128,38 @@ def pack(home: Path, archive: Path) -> None:
 
 
 def unpack(archive: Path, home: Path) -> None:
-    """Unpack a home into an empty folder."""
-    home.mkdir(parents=True, exist_ok=True)
+    """Unpack an archive into an empty folder."""
     with tarfile.open(archive, "r:xz") as tar:
         for member in tar:  # extractall has no filter before Python 3.11.4
             file = tar.extractfile(member)
             assert file is not None
-            (home / Path(member.name).name).write_bytes(file.read())
+            assert ".." not in member.name
+            path = home / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.read())
+
+
+def write_all(folder: Path) -> None:
+    """Write the golden files of this tree."""
+    with repeatable() as rng:
+        for name, fill in (("", write), ("features", features.write)):
+            clock = ManualClock()
+            (folder / name).mkdir(exist_ok=True)
+            fill(folder / name, controls(clock, rng))
+            for path in (folder / name).glob("*.db"):
+                smooth(path)
+        exchanges.write(folder / "wire")
+    with tempfile.TemporaryDirectory() as copy:
+        home = Path(copy, "home")
+        shutil.copytree(folder / "features", home)
+        told = json.dumps(shapes.documents(home), indent=1, sort_keys=True)
+    (folder / "commands.json").write_text(f"{told}\n", encoding="utf-8")
 
 
 def main() -> None:
-    """Pack the home of this version."""
+    """Pack the golden files of this version."""
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
+        write_all(Path(folder))
         pack(Path(folder), HERE / f"{version('onceward')}.tar.xz")
 
 
