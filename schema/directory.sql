@@ -80,6 +80,34 @@ CREATE TABLE pool_members (
 
 CREATE INDEX mailboxes_expiry ON mailboxes (expires_at) WHERE expires_at IS NOT NULL;
 
+-- Other homes that this one exchanges messages with. Their keys are pinned by fingerprint; a rotation moves it.
+CREATE TABLE homes (
+    name        TEXT PRIMARY KEY,
+    url         TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL UNIQUE,
+    previous    TEXT,
+    rotated_at  INTEGER,
+    added_at    INTEGER NOT NULL,
+    told_at     INTEGER,
+    CHECK ((previous IS NULL) = (rotated_at IS NULL))
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX homes_url ON homes (url) WHERE url <> 'poll:';
+
+-- The agents of other homes, as these have told. Of two homes with the same name the one that told it first may use it.
+CREATE TABLE home_agents (
+    home        TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    description TEXT    NOT NULL,
+    accepts     TEXT    NOT NULL CHECK (json_type(accepts) IS 'array'),
+    told_at     INTEGER NOT NULL,
+    PRIMARY KEY (home, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX home_agents_name ON home_agents (name, told_at, home);
+
+CREATE TRIGGER homes_gone AFTER DELETE ON homes BEGIN DELETE FROM home_agents WHERE home = OLD.name; END;
+
 -- Changes still to be published under a reserved topic: written with the change, sent by the agent that made it.
 CREATE TABLE system_notices (
     number INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -18,7 +18,7 @@ Define every error of the package, as one tree.
     ├── SendError                  nothing was written; the id may be used again
     │   ├── InvalidMessage           also an InvalidArgument; so are the next five
     │   │   └── TooLarge · BodyLost · TopicError · ValidationFailed · InvalidVersion
-    │   ├── UnknownRecipient · Paused
+    │   ├── UnknownRecipient · AmbiguousRecipient · Paused
     │   │   └── TakenOver              another machine has taken over the agent
     │   ├── Conflict                 the id, key or name belongs to another one
     │   │   └── DuplicateMailbox · DuplicateChannel, also a ChannelError
@@ -37,6 +37,7 @@ Define every error of the package, as one tree.
     │   └── InvalidParcel            not a parcel or an answer; also an InvalidArgument
     │       └── UnsupportedVersion     of a newer onceward; also Unreachable: its messages wait
     ├── UnknownKey                 no key is shared with that peer
+    ├── WrongHome                  another home answers at a url
     │   └── UnsafeKey                its file is readable by others, or holds something else
     ├── UnknownMailbox             no such mailbox, or it has expired
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
@@ -245,6 +246,18 @@ class UnknownRecipient(SendError, LookupError):
     """
 
 
+class AmbiguousRecipient(SendError):
+    """
+    Several known homes serve an agent of that name: nothing was stored, choose one.
+
+    ``onceward peers add NAME URL`` chooses the home at a url. ``homes`` are their names.
+    """
+
+    def __init__(self, message: str, *, homes: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.homes = homes
+
+
 class Conflict(SendError):
     """
     The id, key or name belongs to another one: choose another, or send the same message.
@@ -427,6 +440,10 @@ class UnknownKey(OncewardError, LookupError):
 
 class UnsafeKey(UnknownKey):
     """A key file was refused: correct its mode or its content, as the message says."""
+
+
+class WrongHome(OncewardError):
+    """A home with another key answers at this url: compare the fingerprints of both operators."""
 
 
 class LeaseLost(OncewardError):

@@ -19,6 +19,7 @@ from onceward.core.contract import Late
 MODULES = (
     "onceward",
     "onceward.events",
+    "onceward.homes",
     "onceward.http",
     "onceward.integrations.django",
     "onceward.integrations.django.tasks",

@@ -32,7 +32,7 @@ MOMENT = set(get_args(Moment))
 NUMBERS = {"burst", "cap", "jitter", "queue_cap"}
 """Numbers with fractions that are not spans; the cap of a policy is one, and is tested below."""
 OPTIONS = (HandlerOptions, QueueOptions, SendOptions, ScheduleOptions, SettingsOptions)
-MADE = ("Runs", "Retried", "Processed", "DeadLettered", "FarEnd")
+MADE = ("Runs", "Retried", "Processed", "DeadLettered", "FarEnd", "HomePing")
 INTERNAL = {f"{each}.__init__" for each in MADE}
 """Calls of public classes that only the package makes."""
 

@@ -968,6 +968,5 @@ def test_an_endpoint_has_an_app_of_its_own() -> None:
     """The app lists what it serves, for mounting into another one."""
     paths = [getattr(route, "path", "") for route in HttpEndpoint().app.routes]
 
-    assert [*(f"/v1/agents/{{name}}/{v}" for v in ("parcels", "ping", "collect")), "/healthz"] == (
-        paths
-    )
+    of_agents = [f"/v1/agents/{{name}}/{verb}" for verb in ("parcels", "ping", "collect")]
+    assert [*of_agents, "/v1/home", "/v1/home/agents", "/healthz"] == paths

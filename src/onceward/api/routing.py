@@ -27,7 +27,14 @@ from onceward.core.deliver.transport import (
 )
 from onceward.core.rows import peers
 from onceward.core.run.engine_loop import RuntimeDeps
-from onceward.errors import ForeignHandle, InvalidArgument, StoreUnusable, Unreachable
+from onceward.core.send.compose import Known
+from onceward.errors import (
+    AmbiguousRecipient,
+    ForeignHandle,
+    InvalidArgument,
+    StoreUnusable,
+    Unreachable,
+)
 from onceward.file import file_checks, foreign_library, forks, open_files
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryHandle
@@ -35,7 +42,7 @@ from onceward.file.notify import Owed
 from onceward.hooks import Hooks
 from onceward.message.error_text import Hint, error_text
 from onceward.message.log import log
-from onceward.message.names import AGENT, quoted
+from onceward.message.names import AGENT, IDENTITY, quoted
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
 from onceward.transports.file import FileTransport, Opened
@@ -84,6 +91,8 @@ class TransportRouter:
         vfs: str | None,
     ) -> None:
         self._db, self._settings, self._vfs = db, settings, vfs
+        self._home = DirectoryHandle(db, settings)
+        self._asked_homes = False
         self._urls: dict[str, str] = {}
         """By name: the url of a file that was found beside ours."""
         self.context = TransportContext(
@@ -209,14 +218,46 @@ class TransportRouter:
             transport.check(url)
         return transport.features
 
-    def is_known(self, name: str) -> bool:
-        """Return whether messages for *name* can be routed."""
+    def is_known(self, name: str) -> Known:
+        """
+        Return whether messages for *name* can be routed: by this home, or by another one.
+
+        Raises:
+            AmbiguousRecipient: several homes serve an agent of that name.
+
+        """
         if (peers.url_of(self._db.read, name) or self._beside(name)) is not None:
-            return True
+            return "here"
         found = self._find(name)
         if found is not None:  # if that is rolled back, its first push registers it again
             self._register(name, found)
-        return found is not None
+            return "here"
+        homes = self._homes_of(name)
+        if len(homes) > 1:
+            raise AmbiguousRecipient(_several(name, homes), homes=tuple(each for each, _ in homes))
+        return "elsewhere" if homes else ""
+
+    def _homes_of(self, name: str) -> list[tuple[str, str]]:
+        """Return name and url of the known homes that serve an agent; if none, ask them all."""
+        if self._vfs is not None or not (self.context.folder / IDENTITY).exists():
+            return []
+        from onceward.file import known_homes  # noqa: PLC0415 - few homes know others
+
+        found = known_homes.serving(self._home.directory.read, name)
+        if not found:
+            from onceward.transports.network.http import HttpTransport  # noqa: PLC0415 - an extra
+            from onceward.transports.network.http_telling import tell_all  # noqa: PLC0415
+
+            self._asked_homes = True
+            tell_all(self.context, HttpTransport)
+        return found
+
+    def _elsewhere(self, name: str) -> str:
+        """Return the url of the home that serves an agent; raise Unreachable."""
+        homes = self._homes_of(name)
+        if len(homes) > 1:
+            raise Unreachable(_several(name, homes))
+        return homes[0][1] if homes else _nowhere(name)
 
     def file_of(self, name: str) -> Path | None:
         """Return the file of that name in our own folder, or None."""
@@ -249,8 +290,10 @@ class TransportRouter:
         return self._transports.get(scheme) or self.make(scheme), found
 
     def _found(self, name: str) -> str:
-        """Register the url of a name that a feature finds, outside every transaction."""
-        url: str = self._find(name) or _nowhere(name)
+        """Return the url of a name that a feature finds, which is registered, or of its home."""
+        url = self._find(name)
+        if url is None:
+            return self._elsewhere(name)
         self._register(name, url)
         self._db.notifier.notify("out")
         return url
@@ -270,9 +313,9 @@ class TransportRouter:
         """
         found = url or self._urls.get(name) or self._beside(name)
         if found is None:
-            if self._find(name) is None:
-                _nowhere(name)
-            raise NotMade
+            if self._find(name) is not None:
+                raise NotMade
+            found = self._elsewhere(name)
         scheme = found.partition(":")[0]
         made = self._transports.get(scheme)
         if foreign_library.theirs and _left(found) is not None:
@@ -373,6 +416,11 @@ class TransportRouter:
         One that has not closed after *seconds* is left to a thread of its own.
         """
         with ExitStack() as steps:
+            steps.callback(self._home.close)
+            if self._asked_homes:
+                from onceward.transports.network.http_telling import end_telling  # noqa: PLC0415
+
+                steps.callback(end_telling, self.context)
             for transport in {id(made): made for made in self._transports.values()}.values():
                 ours = isinstance(transport, FileTransport | MemoryTransport)
                 close = (
@@ -430,6 +478,11 @@ class _Here:
     def route(self, _name: str, _url: str | None) -> tuple[Transport, str]:
         """Return the transport and the url of the agent."""
         return self._transport, self._url
+
+
+def _several(name: str, homes: list[tuple[str, str]]) -> str:
+    among = " and ".join(each for each, _ in homes)
+    return f"the homes {among} each serve an agent {name}: onceward peers add {name} URL chooses"
 
 
 def _nowhere(name: str) -> NoReturn:

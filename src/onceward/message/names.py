@@ -34,6 +34,8 @@ AGENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEXT_MAX: Final = 256
 DIRECTORY: Final = "directory.db"
 """Name of the file that the agents of a home share; no agent's file has this name."""
+IDENTITY: Final = "identity/home.key"
+"""Path of a home's key in its folder; a home without one knows no other homes."""
 RESERVED: Final = frozenset({"all", "broadcast", "directory"})
 """Names for all agents, and the name of the file that a home's agents share."""
 DEFAULT_SESSION: Final = "default"

@@ -139,7 +139,7 @@ class Process:
             settings=self._settings,
             ids=self._ids,
             hooks=hooks,
-            known=lambda _: True,
+            known=lambda _: "here",
             recipients=directory,
         )
         agent = wrapped(self._declared, lambda call: wrap(self, call))

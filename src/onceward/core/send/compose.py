@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from onceward.core.rows.outbox import OutgoingMessage
 from onceward.errors import (
@@ -46,6 +46,8 @@ from onceward.message.topics import TopicPolicies
 if TYPE_CHECKING:
     from onceward.observed import ObservedSend
 
+Known = Literal["here", "elsewhere", ""]
+"""Where a recipient is: in this home, which stays so; in another home, now; or unknown."""
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PAIR: Final = 2
 REPEATABLE_FOR: Final = 86_400.0
@@ -128,7 +130,7 @@ class Composer:
         settings: Settings,
         ids: IdSource,
         hooks: Hooks,
-        known: Callable[[str], bool],
+        known: Callable[[str], Known],
         recipients: Recipients,
     ) -> None:
         self._sender, self._settings, self._known = sender, settings, known
@@ -290,9 +292,11 @@ class Composer:
         key = session, to, kind, media
         template = self._older_templates.get(key)
         if template is None:
-            self._check_recipient(to)
+            stays = self._check_recipient(to)
             headers = self._plain(session, to, kind, media)
             template = Template(headers, *frame_ends(headers))
+            if not stays:
+                return template
         if len(self._templates) >= TEMPLATES_MAX:
             self._older_templates, self._templates = self._templates, {}
         self._templates[key] = template
@@ -349,20 +353,25 @@ class Composer:
         """Accept messages to *name* without a known address: it wrote to us and can be found."""
         self._good.add(agent_name(name))
 
-    def _check_recipient(self, to: str) -> None:
+    def _check_recipient(self, to: str) -> bool:
+        """Raise UnknownRecipient for a name that cannot be reached; return False to ask again."""
         if isinstance(to, str) and to in self._good:
-            return
+            return True
         if to is None:
             msg = f"to=None names no agent: {Hint.BROADCAST} to every agent of the home"
             raise InvalidMessage(msg)
         agent_name(to)
-        if not (self._settings.hold_unknown or self._known(to)):
+        known = "here" if self._settings.hold_unknown else self._known(to)
+        if not known:
             raise UnknownRecipient(
                 f"there is no agent {to!r}: create {to}.db beside this file, register its "
                 f"address (onceward peers add), or {Hint.HOLD_UNKNOWN}"
                 f"{meant(to, self.recipients.known_agents())}"
             )
+        if known == "elsewhere":
+            return False
         self._good.add(to)
+        return True
 
     def headers(
         self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis

@@ -33,7 +33,7 @@ def doctor(
     It examines the SQLite library, permissions, file system, free space, other processes that have
     the file open, schema version, for a second the types of values, WAL, whether Litestream
     follows, the age of the newest backup, commits that were lost with a deleted WAL in the last 30
-    days, clock, pause, breakers, keys, connections of listeners,
+    days, clock, pause, breakers, keys, other homes, connections of listeners,
     peers on other machines, streams of NATS servers, dead letters, schedules, limits, and messages
     that wait although they could be delivered or handled, or that wait for another agent's reply.
     It also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
@@ -127,6 +127,7 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield from findings.disabled()
         yield from findings.held(found, path)
         yield from findings.keys(path)
+        yield from findings.homes(path)
         yield from findings.connections(path)
         yield from findings.machines(box)
         yield from findings.nats(box)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from onceward.errors import (
+    AmbiguousRecipient,
     AnswerTimeout,
     Busy,
     ChannelError,
@@ -22,6 +23,7 @@ from onceward.errors import (
     UnknownKey,
     UnknownMailbox,
     UnknownRecipient,
+    WrongHome,
 )
 from onceward.fleet.files import NamesNoFile, NoSuchPath
 from onceward.ops.cli.wording import in_shell
@@ -65,9 +67,9 @@ ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((NothingThere, NamesNoFile, NoSuchPath), NOTHING_THERE),
     ((UnknownRecipient, UnknownChannel, UnknownMailbox, UnknownKey), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
-    ((Conflicting, Conflict, LeaseLost), CONFLICT),
+    ((Conflicting, Conflict, AmbiguousRecipient, LeaseLost), CONFLICT),
     ((Paused, ChannelError, LimitReached, DiskFull), REFUSED),
-    ((StoreUnusable, Refused), REFUSED),
+    ((StoreUnusable, Refused, WrongHome), REFUSED),
 )
 
 

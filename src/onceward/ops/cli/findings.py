@@ -9,22 +9,24 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from onceward import Postbox
-from onceward.errors import Busy, OncewardError, SqliteTooOld
+from onceward.errors import Busy, OncewardError, SqliteTooOld, WrongHome
 from onceward.file.connection import check_version
 from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.file_checks import NETWORK, canonical, filesystem, is_replicated
 from onceward.file.read_only import FileReader
 from onceward.keys import Keys
 from onceward.message.clock import Millis, SystemClock, iso, monotonic
+from onceward.message.names import IDENTITY
 from onceward.message.parcel import Takeover
 from onceward.ops.cli import litestream
 from onceward.ops.cli.durations import ago
 from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
 from onceward.ops.views import lists
+from onceward.ops.views.directory import is_elsewhere
 from onceward.ops.views.handler_limits import handler_limits
 from onceward.ops.views.handles import holders, writer
 from onceward.ops.views.overview import file_facts, stats
@@ -32,6 +34,9 @@ from onceward.ops.views.surroundings import full_disk, of_replaced
 from onceward.ops.views.waiting import UNTAKEN_AFTER, due, unhandled, untaken
 from onceward.ops.views.why import Why, agent_whys, many, no_address, to_take
 from onceward.types import Health
+
+if TYPE_CHECKING:
+    from onceward.homes import Homes
 
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000
@@ -45,6 +50,8 @@ COPIED_WITHIN: Final = 3.0
 BETWEEN: Final = 0.05
 MOST_DROPS: Final = 5
 PRIVATE: Final = 0o077
+POLL: Final = "poll:"
+NOT_TOLD: Final = "run a program there that polls this home: onceward work --ask"
 NATS: Final = "nats://"
 SOUND: Final = {
     "lease": "none outlives its process",
@@ -355,6 +362,41 @@ def keys(path: Path) -> Iterator[Finding]:
         yield ok("keys", f"{len(found)} keys, each readable by its owner only" if found else "none")
 
 
+def homes(path: Path) -> Iterator[Finding]:
+    """Ask the other homes for a signed answer: url, certificate, key and clock."""
+    if not (path.parent / IDENTITY).exists():
+        return
+    try:
+        from onceward.homes import Homes  # noqa: PLC0415 - an extra
+
+        known = Homes(path.parent)
+        known.show()
+    except OncewardError as error:
+        yield serious("homes", str(error), "the message says what to do")
+        return
+    for home in known.list():
+        if home.url == POLL:
+            said = f"the home {home.name} polls; it has told {home.agents} agents"
+            yield ok("homes", said) if home.told_at else warning("homes", said, NOT_TOLD)
+            continue
+        yield _reached(home.name, known)
+
+
+def _reached(name: str, known: Homes) -> Finding:
+    cure = f"onceward homes ping {name}, until it answers"
+    try:
+        found = known.ping(name)
+    except WrongHome as error:
+        return serious("homes", str(error), f"then onceward homes remove {name}, and add it again")
+    except OncewardError as error:
+        return warning("homes", f"{name}: {error}", cure)
+    if abs(found.clock_ahead) > MINUTE:
+        said = f"the clock of the home {name} is {found.clock_ahead // 1000} s ahead of ours"
+        return warning("homes", said, "correct the wrong one: at 300 s every parcel is refused")
+    said = f"{name} answered in {1000 * found.took:.0f} ms, and serves {found.agents} agents"
+    return ok("homes", said)
+
+
 def connections(path: Path) -> Iterator[Finding]:
     """Examine the connections of the processes that listen for the agents of the home."""
     now = SystemClock().now()
@@ -431,7 +473,9 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
     urls, nowhere = {peer.name: peer.url for peer in box.peers.list()}, set[str]()
     for row in rows:
         name = row.recipient
-        if not urls.get(name) and not box.file.path.with_name(f"{name}.db").exists():
+        path = box.file.path
+        here = urls.get(name) or path.with_name(f"{name}.db").exists()
+        if not here and not is_elsewhere(path, name):
             said = f"{many(row.messages, 'message')} for {name}, which has neither url nor file"
             nowhere.add(name)
             yield warning("delivery", said, no_address(name, box.agent))

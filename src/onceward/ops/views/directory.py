@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from onceward.errors import OncewardError
+from onceward.file.directory import directory_path
+from onceward.file.known_homes import serving
+from onceward.file.read_only import opened_any
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.mailbox import MailboxInfo
+from onceward.message.names import IDENTITY
 from onceward.ops.views.asking import Source, values
 from onceward.ops.views.overview import MANY
 
@@ -71,6 +77,17 @@ MAILBOXES: Final = f"""
 SELECT {columns(MailboxInfo)} FROM mailboxes
  WHERE public = 1 AND name > :after ORDER BY name LIMIT :limit
 """
+
+
+def is_elsewhere(file: Path, agent: str) -> bool:
+    """Return whether a home that the home of *file* knows serves an agent, as it told."""
+    if not (file.parent / IDENTITY).exists():
+        return False
+    try:
+        with opened_any(directory_path(file)) as found:
+            return bool(serving(found.rows, agent))
+    except OncewardError:  # it is being created, or cannot be read: other findings say why
+        return False
 
 
 def channels(source: Source, *, after: str = "", limit: int) -> tuple[ListedChannel, ...]:

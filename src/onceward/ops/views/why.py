@@ -16,7 +16,7 @@ from onceward.message.clock import Millis
 from onceward.message.handler_work import StepInfo
 from onceward.message.names import DEFAULT_SESSION
 from onceward.message.times import in_one_unit
-from onceward.ops.views import lists, messages, overview, pools, waiting
+from onceward.ops.views import directory, lists, messages, overview, pools, waiting
 from onceward.ops.views.asking import Source, values
 from onceward.ops.views.handler_limits import HandlerLimit, handler_limits
 from onceward.ops.views.messages import FoundMessage, StoredMessage, message
@@ -592,8 +592,10 @@ def peer_why(source: Source, name: str) -> Why | None:
 
 
 def _has_address(source: Source, peer: lists.Peer) -> bool:
-    """Return whether a peer has a url or, as far as it can be known here, a file in the home."""
-    return bool(peer.url) or source.path.with_name(f"{peer.name}.db").exists()
+    """Return whether a peer has a url, a file in the home, or another home that serves it."""
+    if peer.url or source.path.with_name(f"{peer.name}.db").exists():
+        return True
+    return directory.is_elsewhere(source.path, peer.name)
 
 
 def no_address(name: str, agent: str) -> str:

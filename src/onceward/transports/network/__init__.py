@@ -1,5 +1,5 @@
 """
-Reach other machines: HTTP, polling, NATS, keys.
+Reach other machines: HTTP, polling, NATS, keys of homes and peers.
 
 Imports core, file and message.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -14,8 +15,10 @@ from onceward.core.deliver.transport import Features, TransportContext
 from onceward.errors import (
     DeliveryError,
     InvalidParcel,
+    MissingExtra,
     ParcelTooLarge,
     Refused,
+    StoreError,
     UnknownKey,
     Unreachable,
     UnsupportedVersion,
@@ -26,6 +29,13 @@ from onceward.message.names import quoted
 from onceward.message.parcel import Answer, Parcel, in_version
 from onceward.message.protocol import Speaks, Spoken
 from onceward.message.wire import NOTICE_MAX, Notice, decode_notice, encode_notice
+from onceward.transports.network.homes import (
+    LIST_MAX,
+    OF_AGENTS,
+    OF_HOME,
+    HomeKeys,
+    HomePair,
+)
 from onceward.transports.network.http_failures import in_words
 from onceward.transports.network.http_network import ERRORS, Network
 from onceward.transports.network.http_pools import ConnectionPools
@@ -37,8 +47,9 @@ from onceward.transports.network.http_signing import (
     new_nonce,
     signed_headers,
 )
+from onceward.transports.network.http_telling import Telling
 from onceward.transports.network.http_urls import check_url
-from onceward.transports.network.keys import Keys, fingerprint
+from onceward.transports.network.keys import Keys, Secret, fingerprint
 from onceward.transports.network.peer_busy import PeerBusy
 
 PARCEL_MAX: Final = 8 << 20
@@ -71,9 +82,9 @@ class HttpTransport:
     """
     Deliver parcels by POST to the home at a url; the recipient's name is added to it.
 
-    Only an answer that is signed with the pair's secret and names this request settles messages;
-    any other answer means that the peer was not reached. Requests follow no redirects and ignore
-    proxies of the environment.
+    Only an answer that is signed, with the pair's secret or the key of the home at the url, and
+    names this request settles messages; any other answer means that the peer was not reached.
+    Requests follow no redirects and ignore proxies of the environment.
     """
 
     features = Features(schemes=frozenset({"http", "https"}), max_bytes=PARCEL_MAX, network=True)
@@ -81,8 +92,10 @@ class HttpTransport:
     def __init__(self, context: TransportContext) -> None:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
+        self.homes = HomeKeys(context.folder, settings=context.settings, clock=context.clock)
         self._network, self._pools = Network(), ConnectionPools(context.settings)
         self._spoken = Spoken()
+        self.telling = Telling(self.homes, self.ask_agents)
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* may be a home's, without connecting."""
@@ -102,7 +115,7 @@ class HttpTransport:
         parcel = in_version(parcel, self._spoken.version(parcel.recipient))
         body = wire.encode_parcel(parcel)
         asked = SignedRequest(parcel.sender, parcel.recipient, "parcels", wire.CONTENT_TYPE, body)
-        reply = self.request(url, asked, limit=wire.answer_bytes(parcel))
+        reply = self._known(url, asked, limit=wire.answer_bytes(parcel))
         if reply.status in BUSY and (wait := retry_after(reply.headers, self._now())):
             return Answer(verdict="busy", retry_after=self._spread(wait))
         self._prove(asked, reply)
@@ -131,7 +144,7 @@ class HttpTransport:
         asked = SignedRequest(
             self._context.agent, peer, "ping", wire.ANSWER_TYPE, encode_notice(notice)
         )
-        reply = self.request(url, asked, limit=NOTICE_MAX)
+        reply = self._known(url, asked, limit=NOTICE_MAX)
         if reply.status == HTTPStatus.UNAUTHORIZED:
             raise Unreachable(_why_not_known(reply.headers, self._now(), asked))
         self._prove(asked, reply)
@@ -155,7 +168,7 @@ class HttpTransport:
 
         """
         asked = SignedRequest(name, peer, "collect", wire.ANSWER_TYPE, question)
-        reply = self.request(url, asked, limit=PARCEL_MAX)
+        reply = self._known(url, asked, limit=PARCEL_MAX)
         if reply.status in BUSY:
             raise PeerBusy(MEANINGS[reply.status], self._ask_after(reply))
         self._prove(asked, reply)
@@ -163,20 +176,67 @@ class HttpTransport:
             raise Unreachable(f"status {reply.status} to a poll for parcels")
         return reply.body
 
+    def _known(self, url: str, asked: SignedRequest, *, limit: int) -> Reply:
+        """Make a request; if the home at the url refuses it, tell it our agents and repeat it."""
+        reply = self.request(url, asked, limit=limit)
+        refused = reply.status == HTTPStatus.UNAUTHORIZED
+        if refused and asked.pair is not None and self.telling.tell(url):
+            asked.nonce = new_nonce()
+            return self.request(url, asked, limit=limit)
+        return reply
+
+    def ask_agents(self, url: str, told: bytes) -> tuple[bytes, Millis]:
+        """
+        Tell our agents to the home at *url*; return its own, and how far its clock is ahead.
+
+        Raises:
+            Unreachable: it is not known here, or its answer is not signed; says what to check.
+
+        """
+        asked = SignedRequest(OF_HOME, OF_HOME, OF_AGENTS, "application/json", told)
+        reply = self.request(url, asked, limit=LIST_MAX)
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            raise Unreachable(_why_not_known(reply.headers, self._now(), asked))
+        self._prove(asked, reply)
+        signed = Signed.read(reply.headers)
+        return reply.body, 1000 * signed.timestamp - self._now() if signed else 0
+
     def request(self, url: str, asked: SignedRequest, *, limit: int) -> Reply:
         """Make one request under one deadline; read at most *limit* bytes of its answer."""
         try:
-            asked.sign(self._keys.secrets(asked.recipient), self._now() // 1000)
-        except UnknownKey as error:
+            asked.sign(self._secrets(url, asked), self._now() // 1000)
+        except (UnknownKey, MissingExtra, StoreError) as error:
             raise Unreachable(str(error)) from error
-        target = f"{url.rstrip('/')}/v1/agents/{asked.recipient}/{asked.verb}"
+        target = f"{url.rstrip('/')}/v1/{asked.path}"
+        return self.exchange("POST", target, asked.headers, asked.body, limit=limit)
+
+    def _secrets(self, url: str, asked: SignedRequest) -> tuple[Secret, ...]:
+        """Return the secrets shared with an agent, else the keys of our home and of its home."""
+        if asked.verb != OF_AGENTS and self._keys.exists(asked.recipient):
+            return self._keys.secrets(asked.recipient)
+        if (pair := self.homes.asking(url)) is not None:
+            return (pair,)
+        if asked.verb != OF_AGENTS:
+            return self._keys.secrets(asked.recipient)  # which says that there is none
+        raise UnknownKey(f"no home is known at {url}: onceward homes add {url}")
+
+    def exchange(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        content: bytes,
+        *,
+        limit: int,
+    ) -> Reply:
+        """Make one request, signed or not; raise Unreachable without a complete answer."""
         place = urlsplit(target)
-        headers = [("host", place.netloc), *asked.headers.items()]
+        listed = [("host", place.netloc), *headers.items()]
         try:
             with (
                 self._network.exchange(self._settings.deliver_timeout),
                 self._pools.open(place.scheme).stream(
-                    "POST", target, headers=headers, content=asked.body
+                    method, target, headers=listed, content=content
                 ) as response,
             ):
                 body = read_body(response.iter_stream(), max(limit, NOTICE_MAX))
@@ -191,11 +251,22 @@ class HttpTransport:
         if (
             signed is not None
             and (signed.nonce, signed.sender) == (asked.nonce, asked.recipient)
-            and signed.proves(asked.secrets, reply.body)
+            and self._proves(asked, signed, reply.body)
         ):
             return
         meaning = MEANINGS.get(reply.status, "nothing proves that the peer sent this")
         raise Unreachable(f"status {reply.status} without a signature: {meaning}")
+
+    def _proves(self, asked: SignedRequest, signed: Signed, body: bytes) -> bool:
+        """Return whether the peer, or its home, signed an answer; follow a rotation of its key."""
+        if asked.pair is None:
+            return signed.proves(asked.secrets, body)
+        pair = self.homes.answered(asked.pair, signed.claim)
+        if pair is None or not signed.proves((pair,), body):
+            return False
+        with suppress(StoreError):  # the next answer tells it again
+            self.homes.learn(asked.pair.theirs, pair.theirs)
+        return True
 
     def _now(self) -> Millis:
         return self._context.clock.now()
@@ -223,6 +294,7 @@ class HttpTransport:
         """Cancel running pushes and close the connections; safe to call twice."""
         if self._network.close():
             self._pools.close()
+        self.homes.close()
 
 
 _dice: Final = random.SystemRandom()
@@ -235,10 +307,22 @@ class SignedRequest:
         self.sender, self.recipient, self.verb = sender, recipient, verb
         self.media, self.body = media, body
         self.nonce = new_nonce()
-        self.secrets: tuple[bytes, ...] = ()
+        self.secrets: tuple[Secret, ...] = ()
         self.headers: dict[str, str] = {}
 
-    def sign(self, secrets: tuple[bytes, ...], timestamp: int) -> None:
+    @property
+    def path(self) -> str:
+        """Where it goes, below the version."""
+        own = self.verb == OF_AGENTS
+        return f"home/{self.verb}" if own else f"agents/{self.recipient}/{self.verb}"
+
+    @property
+    def pair(self) -> HomePair | None:
+        """The keys of both homes, if these sign."""
+        found = self.secrets[0] if self.secrets else None
+        return found if isinstance(found, HomePair) else None
+
+    def sign(self, secrets: tuple[Secret, ...], timestamp: int) -> None:
         """Sign the body with every secret of the pair."""
         self.secrets = secrets
         self.headers = {
@@ -276,7 +360,16 @@ def _why_not_known(headers: Mapping[str, str], now: Millis, asked: SignedRequest
         off = f"{abs(theirs - now) // 1000} s {'behind' if now < theirs else 'ahead of'}"
         return f"clock: ours is {off} the peer's: set the one that is wrong"
     name, peer = asked.sender, asked.recipient
-    ours = " ".join(map(fingerprint, asked.secrets))
+    if asked.pair is not None:
+        ours = asked.pair.own.fingerprint
+        if asked.verb == OF_AGENTS:
+            return f"key: that home does not know this one: there, onceward homes add with {ours}"
+        return (
+            f"key or name: that home does not serve agent {peer}, does not know this home, or has "
+            f"another agent {name}: there, onceward homes ls must list {ours}, otherwise run "
+            f"onceward homes add; the log of the process that serves {peer} names the cause"
+        )
+    ours = " ".join(fingerprint(each) for each in asked.secrets if isinstance(each, bytes))
     return (
         f"key or name: that home does not serve agent {peer}, or has no key or another key for "
         f"{name}: there, onceward keys ls must list {name} with {ours}, otherwise run onceward "

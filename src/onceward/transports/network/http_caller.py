@@ -12,19 +12,22 @@ from typing import Final
 from starlette.responses import Response
 
 from onceward.core.deliver.transport import Accept
-from onceward.errors import StoreClosed, UnknownKey, UnsafeKey
+from onceward.errors import MissingExtra, StoreClosed, UnknownKey, UnsafeKey
 from onceward.file import forks
+from onceward.file.known_homes import KnownHome
 from onceward.message import wire
 from onceward.message.clock import Clock
 from onceward.message.parcel import Parcel
 from onceward.message.wire import Notice, NoticeKind, decode_notice, encode_notice
+from onceward.transports.network.homes import OF_AGENTS, HomeKeys, HomePair, KeyClaim
 from onceward.transports.network.http_denials import Denials
 from onceward.transports.network.http_signing import WINDOW, Signed, signed_headers
-from onceward.transports.network.keys import Keys, fingerprint
+from onceward.transports.network.identity import fingerprint_of
+from onceward.transports.network.keys import Keys, Secret, fingerprint
 
 NOT_TAKEN: Final = b"not taken\n"
 """Body of every answer to a request that was not verified, or is for another agent."""
-NO_KEY: Final[tuple[bytes, ...]] = (bytes(32),)
+NO_KEY: Final[tuple[Secret, ...]] = (bytes(32),)
 """Secret to compare the signature of a caller without a key with."""
 NONCES_MAX: Final = 10_000
 """Maximum remembered nonces of one sender; above that only its stream detects repetitions."""
@@ -70,6 +73,7 @@ class Served:
     name: str
     accept: Accept
     keys: Keys
+    homes: HomeKeys
     clock: Clock
     denials: Denials
     heard: Callable[[str], None]
@@ -99,10 +103,13 @@ class Served:
 
 
 class Caller:
-    """The peer that signed a request to a served agent."""
+    """The peer that signed a request to a served agent, or its home."""
 
     def __init__(self, served: Served, signed: Signed) -> None:
         self.served, self.name, self._signed = served, signed.sender, signed
+        self._pair: HomePair | None = None
+        self.home: KnownHome | None = None
+        """The home that signed a request; None if the peer itself did."""
 
     def prove_head(self, verb: str) -> None:
         """
@@ -120,6 +127,8 @@ class Caller:
             raise denied
         if not proved:
             raise self._not_signed(secrets)
+        if signed.claim is not None:
+            self.home = self._known_home(signed.claim, verb)
         now = self._now()
         off = now - signed.timestamp
         if abs(off) > WINDOW:
@@ -127,6 +136,22 @@ class Caller:
             raise self.refused(why, f" by {off} s")
         if not self.served.nonces.add(signed, now):
             raise self.refused(why="it is a repetition")
+
+    def _known_home(self, claim: KeyClaim, verb: str) -> KnownHome:
+        """Return the home that signed; raise Denied unless it is known and serves the sender."""
+        homes, mark = self.served.homes, fingerprint_of(claim.public)
+        home = homes.proved(claim)
+        if home is None:
+            cure = f", {mark}: onceward homes add"
+            raise self.refused("key: no known home has it", cure, known=False)
+        if verb == OF_AGENTS:
+            return home
+        if self.served.keys.exists(self.name):
+            cure = f": onceward keys remove {self.name} leaves it to its home"
+            raise self.refused("key: it has one of its own, and its home signed", cure)
+        if why := homes.may_use(home, self.name):
+            raise self.refused(why)
+        return home
 
     def prove(self, body: bytes) -> None:
         """Raise Denied unless it signed the body."""
@@ -172,8 +197,10 @@ class Caller:
     def _now(self) -> int:
         return self.served.clock.now() // 1000
 
-    def _secrets(self) -> tuple[bytes, ...]:
+    def _secrets(self) -> tuple[Secret, ...]:
         """Return the secrets of the pair; raise Denied if there is no usable one."""
+        if self._signed.claim is not None:
+            return (self._of_homes(self._signed.claim),)
         try:
             return self.served.keys.secrets(self.name)
         except UnsafeKey as error:
@@ -182,8 +209,23 @@ class Caller:
             why, cure = "name or key: there is no key for it", f": onceward keys add {self.name}"
             raise self.refused(why, cure, known=False) from error
 
-    def _not_signed(self, secrets: tuple[bytes, ...]) -> Denied:
-        ours = " or ".join(map(fingerprint, secrets))
+    def _of_homes(self, claim: KeyClaim) -> HomePair:
+        """Return the keys of this home and of the one that a request names."""
+        if self._pair is None:
+            try:
+                self._pair = self.served.homes.claimed(claim)
+            except (UnknownKey, MissingExtra) as error:
+                raise self.refused(str(error), known=False) from error
+        if self._pair is None:
+            why = "key: it is for another home, or this one has no key"
+            raise self.refused(why, ": compare onceward homes show", known=False)
+        return self._pair
+
+    def _not_signed(self, secrets: tuple[Secret, ...]) -> Denied:
+        if self._signed.claim is not None:
+            why = "key: it is not signed with the key that it names"
+            return self.refused(why, known=False)
+        ours = " or ".join(fingerprint(each) for each in secrets if isinstance(each, bytes))
         why = "key: it is not signed with the key that is here"
         return self.refused(why, f", {ours}: compare onceward keys ls")
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 from starlette.applications import Starlette
@@ -26,9 +27,11 @@ from starlette.routing import Route
 from onceward.core.deliver.transport import Accept, TransportContext
 from onceward.errors import (
     InvalidParcel,
+    MissingExtra,
     OncewardError,
     Refused,
     StoreError,
+    UnknownKey,
     Unreachable,
     UnsupportedVersion,
 )
@@ -37,9 +40,13 @@ from onceward.message.log import log
 from onceward.message.parcel import Parcel
 from onceward.message.times import Span, seconds
 from onceward.message.wire import NOTICE_MAX
-from onceward.transports.network.http_caller import Caller, Denied, Served
+from onceward.transports.network.homes import LIST_MAX, OF_HOME, HomeKeys
+from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_caller import Caller, Denied, Nonces, Served
 from onceward.transports.network.http_denials import Denials, NotServed
 from onceward.transports.network.http_signing import Signed
+from onceward.transports.network.http_telling import end_telling, tell_all
+from onceward.transports.network.identity import encoded
 from onceward.transports.network.keys import Keys
 from onceward.transports.network.poll import HOLD, Place, desks
 from onceward.transports.network.poll_marks import Mark, write_mark
@@ -49,11 +56,12 @@ DRAINED: Final = 4
 AGAIN: Final = {"retry-after": "1"}
 CONNECTION: Final = "onceward.connection"
 """Key of a request's state under which our server stores its connection."""
-Verb = Literal["parcels", "ping", "collect"]
+Verb = Literal["parcels", "ping", "collect", "agents"]
 MEDIA: Final[dict[Verb, str]] = {
     "parcels": wire.CONTENT_TYPE,
     "ping": wire.ANSWER_TYPE,
     "collect": wire.ANSWER_TYPE,
+    "agents": "application/json",
 }
 
 
@@ -106,10 +114,12 @@ class HttpEndpoint:
     def __init__(self, limits: HttpLimits | None = None) -> None:
         self.limits = limits or HttpLimits()
         self._agents: dict[str, list[Served]] = {}
+        self._homes: dict[Path, HomeKeys] = {}
         self._pool = ThreadPoolExecutor(self.limits.threads, "onceward-http-in")
         self._in_flight = 0
         self._slots = set[_Slot]()
         self._denials, self._not_served = Denials(), NotServed()
+        self._home_nonces = Nonces()
         self.full: Callable[[], bool] = lambda: False
         """Whether the server in front accepts no more connections."""
         self.app = Starlette(
@@ -117,12 +127,14 @@ class HttpEndpoint:
                 Route("/v1/agents/{name}/parcels", self._parcels, methods=["POST"]),
                 Route("/v1/agents/{name}/ping", self._ping, methods=["POST"]),
                 Route("/v1/agents/{name}/collect", self._collect, methods=["POST"]),
+                Route("/v1/home", self._home, methods=["GET"]),
+                Route("/v1/home/agents", self._told_agents, methods=["POST"]),
                 Route("/healthz", self._healthz, methods=["GET"]),
             ]
         )
         # a redirect would send the caller to any host in its request
         self.app.router.redirect_slashes = False
-        """The app: ``/v1/agents/NAME/parcels``, ``…/ping``, ``…/collect``, ``/healthz``."""
+        """The app: ``/v1/agents/NAME/parcels``, ``…/ping``, ``…/collect``, ``/v1/home``, …"""
 
     def __call__(self, context: TransportContext) -> Binding:
         """Return the listener of one postbox."""
@@ -140,6 +152,14 @@ class HttpEndpoint:
         desks.serve(served.keys.folder.parent, served.name, -1)
         desks.give_up(served.keys.folder.parent, served.name)
         served.close()
+        if not any(each.homes is served.homes for some in self._agents.values() for each in some):
+            self._homes.pop(served.homes.folder, None)
+            served.homes.close()
+
+    def homes(self, context: TransportContext) -> HomeKeys:
+        """Return the keys of an agent's home, which its agents share here."""
+        made = HomeKeys(context.folder, settings=context.settings, clock=context.clock)
+        return self._homes.setdefault(context.folder, made)
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -155,12 +175,25 @@ class HttpEndpoint:
         hold = partial(self._collected, request)
         return await self._answer(request, "collect", hold, self.limits.parcel_bytes)
 
+    async def _told_agents(self, request: Request) -> Response:
+        take = partial(self._on_thread, _take_agents)
+        return await self._answer(request, "agents", take, LIST_MAX)
+
+    async def _home(self, _: Request) -> Response:
+        """Tell the public keys of the homes that are served, which name no agent."""
+        told = list[dict[str, str]]()
+        for each in [*self._homes.values()]:
+            with suppress(UnknownKey, MissingExtra):
+                if (own := each.identity.load()) is not None:
+                    told.append({"key": encoded(own.public), "former": own.chain()})
+        return JSONResponse({"homes": told})
+
     async def _answer(
         self, request: Request, verb: Verb, answer: _Answered, limit: int
     ) -> Response:
         """Answer a request whose head is verified, or say why it is denied."""
         try:
-            caller = self._look(request, verb)
+            caller = await self._look(request, verb)
             body = await self._body(request, caller, verb, limit)
             return await answer(caller, body)
         except Denied as denied:
@@ -169,14 +202,18 @@ class HttpEndpoint:
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST)
 
-    def _look(self, request: Request, verb: Verb) -> Caller:
+    async def _look(self, request: Request, verb: Verb) -> Caller:
         """Verify the head of a request before reading its body."""
-        signed, name = Signed.read(request.headers), request.path_params["name"]
+        signed, name = Signed.read(request.headers), request.path_params.get("name", OF_HOME)
         if signed is None:
             raise Denied(HTTPStatus.UNAUTHORIZED)
-        there = self._agents.get(name)
+        there = self._of_home(signed) if verb == "agents" else self._agents.get(name)
         caller = Caller(there[-1] if there else self._stand_in(name), signed)
-        caller.prove_head(verb)
+        if signed.claim is None:
+            caller.prove_head(verb)
+        else:  # it may read the directory, or write to it
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._pool, _proved, caller, verb)
         if not there:
             raise caller.refused(why="")
         if (connection := _connection(request)) is not None:
@@ -185,6 +222,16 @@ class HttpEndpoint:
         if inflated or request.headers.get("content-type") != MEDIA[verb]:
             raise Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         return caller
+
+    def _of_home(self, signed: Signed) -> list[Served]:
+        """Return what stands for the home that a request of another home is for."""
+        claim = signed.claim
+        for served in filter(None, self._agents.values()):
+            with suppress(UnknownKey, MissingExtra):
+                if claim is None or served[-1].homes.claimed(claim) is None:
+                    continue
+                return [replace(served[-1], name=OF_HOME, nonces=self._home_nonces)]
+        return []
 
     def _stand_in(self, name: str) -> Served:
         """Return what verifies a request to an agent that is not served, by the same steps."""
@@ -195,7 +242,8 @@ class HttpEndpoint:
     async def _body(self, request: Request, caller: Caller, verb: Verb, limit: int) -> _Body:
         """Read a body within all limits; a peer sends one per verb and place at a time."""
         place = request.client.host if request.client else ""
-        slot = _Slot(caller.name, caller.served.name, verb, place)
+        sender = caller.home.name if verb == "agents" and caller.home else caller.name
+        slot = _Slot(sender, caller.served.name, verb, place)
         if slot in self._slots:
             raise Denied(HTTPStatus.TOO_MANY_REQUESTS, AGAIN)
         body = _Body(self, slot)
@@ -300,13 +348,23 @@ class Binding:
 
     def listen(self, name: str, accept: Accept) -> None:
         """Pass parcels for *name* to *accept*."""
-        keys, denials = Keys(self._context.folder), self._endpoint._denials
-        served = Served(name, accept, keys, self._context.clock, denials, self._context.heard)
+        context, endpoint = self._context, self._endpoint
+        served = Served(
+            name=name,
+            accept=accept,
+            keys=Keys(context.folder),
+            homes=endpoint.homes(context),
+            clock=context.clock,
+            denials=endpoint._denials,
+            heard=context.heard,
+        )
         self._served.append(served)
-        self._endpoint.add(served)
+        endpoint.add(served)
+        tell_all(context, HttpTransport)
 
     def close(self) -> None:
         """Stop accepting; wait for running calls. Safe to call twice."""
+        end_telling(self._context)
         while self._served:
             self._endpoint.remove(self._served.pop())
 
@@ -347,6 +405,16 @@ async def _held(request: Request, place: Place, seconds: float) -> Parcel | None
 # -- on a thread -----------------------------------------------------------------------------------
 
 
+def _proved(caller: Caller, verb: Verb) -> None:
+    """Verify the head of a request that a home signed; raise Denied."""
+    try:
+        caller.prove_head(verb)
+    except StoreError as error:
+        agent = caller.served.name
+        log.failure("warning", "directory not read", error, agent=agent, peer=caller.name)
+        raise Denied(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN) from error
+
+
 def _taken(take: _Take[T], caller: Caller, body: bytes) -> T:
     """Verify and take a body; raise Denied if it is not verified, not valid or not stored."""
     caller.prove(body)
@@ -372,6 +440,14 @@ def _take_parcel(caller: Caller, body: bytes) -> Response:
     except Refused as error:
         return caller.tell("refused", HTTPStatus.GONE, detail=str(error))
     return caller.answer(wire.encode_answer(answer, parcel))
+
+
+def _take_agents(caller: Caller, body: bytes) -> Response:
+    """Store the agents of another home, and answer with those of this one."""
+    homes = caller.served.homes
+    if caller.home is None or not homes.told(caller.home, body):
+        raise caller.refused("key: its home was removed or rotated in between")
+    return caller.answer(homes.own_agents())
 
 
 def _take_ping(caller: Caller, body: bytes) -> Response:

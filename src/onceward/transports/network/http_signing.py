@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from onceward.message.names import is_agent_name
-from onceward.transports.network.keys import sign_all, verify
+from onceward.transports.network.homes import KeyClaim
+from onceward.transports.network.keys import Secret, sign_all, verify
 
 FROM: Final = "onceward-from"
 """Header that names the sending agent; it selects the secret, and the body must match."""
@@ -34,6 +35,8 @@ class Signed:
     timestamp: int
     signature: str
     head: str = ""
+    claim: KeyClaim | None = None
+    """The keys that it names if the home of the sender signed it."""
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> Self | None:
@@ -48,14 +51,16 @@ class Signed:
             and 0 < len(signature) <= SIGNATURE_MAX
             and len(head) <= SIGNATURE_MAX
         )
-        return cls(sender, nonce, int(seconds), signature, head) if formed else None
+        if not formed:
+            return None
+        return cls(sender, nonce, int(seconds), signature, head, KeyClaim.read(headers))
 
-    def proves_head(self, secrets: Sequence[bytes], recipient: str, verb: str) -> bool:
+    def proves_head(self, secrets: Sequence[Secret], recipient: str, verb: str) -> bool:
         """Return whether one of *secrets* signed this head, for that agent and verb."""
         text = _head_text(self.sender, recipient, verb)
         return verify(secrets, self.nonce, self.timestamp, text, self.head)
 
-    def proves(self, secrets: Sequence[bytes], body: bytes) -> bool:
+    def proves(self, secrets: Sequence[Secret], body: bytes) -> bool:
         """Return whether *body* was signed by one of *secrets*, with this nonce and time."""
         return verify(secrets, self.nonce, self.timestamp, body, self.signature)
 
@@ -66,19 +71,23 @@ def new_nonce() -> str:
 
 
 def signed_headers(
-    secrets: Sequence[bytes], sender: str, nonce: str, timestamp: int, body: bytes
+    secrets: Sequence[Secret], sender: str, nonce: str, timestamp: int, body: bytes
 ) -> dict[str, str]:
     """Return the headers that sign *body*."""
-    return {
+    found = {
         FROM: sender,
         ID: nonce,
         TIMESTAMP: str(timestamp),
         SIGNATURE: sign_all(secrets, nonce, timestamp, body),
     }
+    for each in secrets:
+        if not isinstance(each, bytes):
+            found |= each.headers()
+    return found
 
 
 def head_signature(
-    secrets: Sequence[bytes], asked: tuple[str, str, str], nonce: str, timestamp: int
+    secrets: Sequence[Secret], asked: tuple[str, str, str], nonce: str, timestamp: int
 ) -> dict[str, str]:
     """Return the header that signs the head of a request: its sender, recipient and verb."""
     return {HEAD: sign_all(secrets, nonce, timestamp, _head_text(*asked))}

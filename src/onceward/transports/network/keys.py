@@ -18,13 +18,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from onceward.errors import InvalidArgument, UnknownKey, UnsafeKey
 from onceward.file.file_checks import sync
 from onceward.message.clock import Millis
 from onceward.message.names import agent_name
-from onceward.transports.network.private_files import open_to_others, write_private
+from onceward.transports.network.private_files import (
+    FILE_MAX,
+    Stamp,
+    exposed,
+    stamp,
+    write_private,
+)
 
 FOLDER: Final = "keys"
 """Folder of a home that holds its keys."""
@@ -34,12 +40,8 @@ LONGEST: Final = 64
 """Bytes of a secret, as required by Standard Webhooks."""
 SECRETS: Final = 2
 """Maximum secrets of a peer: the current one and, during a rotation, the previous one."""
-FILE_MAX: Final = 4096
 SIGNATURES_MAX: Final = 8
 """Maximum signatures that a verifier compares."""
-OTHERS_WRITE: Final = 0o022
-
-_Stamp = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class KeyInfo:
 
 
 class _Read(NamedTuple):
-    stamp: _Stamp
+    stamp: Stamp
     secrets: tuple[bytes, ...]
 
 
@@ -80,15 +82,19 @@ class Keys:
         """
         path = self._path(peer)
         try:
-            stamp = _stamp(path.stat())
+            now = stamp(path.stat())
             known = self._read.get(peer)
-            if known is not None and known.stamp == stamp:
+            if known is not None and known.stamp == now:
                 return known.secrets
             self._read[peer] = found = _read(path, peer)
         except OSError as error:
             self._read.pop(peer, None)
             raise _no_key(peer, self.folder, error) from error
         return found.secrets
+
+    def exists(self, peer: str) -> bool:
+        """Return whether there is a key for *peer*, usable or not."""
+        return self._path(peer).exists()
 
     def has(self, peer: str) -> bool:
         """Return whether there is a usable key for *peer*."""
@@ -170,7 +176,7 @@ class Keys:
         return KeyInfo(
             name,
             found.st_mtime_ns // 1_000_000,
-            not _exposed(found, self.folder),
+            not exposed(found, self.folder),
             len(secrets),
             " ".join(map(fingerprint, secrets)),
         )
@@ -219,31 +225,55 @@ def fingerprint(secret: bytes) -> str:
     return hashlib.sha256(b"onceward key " + secret).hexdigest()[:8]
 
 
-def sign(secret: bytes, id: str, timestamp: int, body: bytes) -> str:
-    """Return the signature of a message as in Standard Webhooks: ``v1,`` and base64."""
-    return "v1," + base64.b64encode(_mac(secret, id, timestamp, body)).decode()
+class PairOfKeys(Protocol):
+    """The key pairs of two homes, in place of a secret that both know."""
+
+    def sign(self, text: bytes) -> str:
+        """Return our signature of *text*."""
+        ...
+
+    def verify(self, text: bytes, signature: str) -> bool:
+        """Return whether *signature* is the other home's of *text*."""
+        ...
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that name the keys of what we sign."""
+        ...
 
 
-def sign_all(secrets: Iterable[bytes], id: str, timestamp: int, body: bytes) -> str:
+Secret = bytes | PairOfKeys
+"""A secret of two agents, or the keys of their homes."""
+
+
+def sign(secret: Secret, id: str, timestamp: int, body: bytes) -> str:
+    """Return the signature of a message as in Standard Webhooks: version, comma and base64."""
+    text = _signed_text(id, timestamp, body)
+    if not isinstance(secret, bytes):
+        return secret.sign(text)
+    return "v1," + base64.b64encode(hmac.digest(secret, text, "sha256")).decode()
+
+
+def sign_all(secrets: Iterable[Secret], id: str, timestamp: int, body: bytes) -> str:
     """Return the signatures by each secret, with spaces between them."""
     return " ".join(sign(secret, id, timestamp, body) for secret in secrets)
 
 
-def verify(secrets: Sequence[bytes], id: str, timestamp: int, body: bytes, signature: str) -> bool:
+def verify(secrets: Sequence[Secret], id: str, timestamp: int, body: bytes, signature: str) -> bool:
     """Return whether one of *secrets* made one of the signatures in *signature*."""
     given = [_decoded(word) for word in signature.split(" ")[:SIGNATURES_MAX]]
-    proved = False
+    text, proved = _signed_text(id, timestamp, body), False
     for secret in secrets:
-        mac = _mac(secret, id, timestamp, body)
+        if not isinstance(secret, bytes):
+            proved |= secret.verify(text, signature)
+            continue
+        mac = hmac.digest(secret, text, "sha256")
         for each in given:
             proved |= hmac.compare_digest(mac, each)
     return proved
 
 
-def _mac(secret: bytes, id: str, timestamp: int, body: bytes) -> bytes:
-    made = hmac.new(secret, f"{id}.{timestamp}.".encode(), "sha256")
-    made.update(body)
-    return made.digest()
+def _signed_text(id: str, timestamp: int, body: bytes) -> bytes:
+    return f"{id}.{timestamp}.".encode() + body
 
 
 def _decoded(word: str) -> bytes:
@@ -258,15 +288,11 @@ def _decoded(word: str) -> bytes:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _stamp(found: os.stat_result) -> _Stamp:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
-
-
 def _read(path: Path, peer: str) -> _Read:
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         text = file.read(FILE_MAX)
-    if _exposed(found, path.parent):
+    if exposed(found, path.parent):
         msg = (
             f"others can read or replace {path}, so it is not used:"
             f" chmod 700 {path.parent} && chmod 600 {path}, and rotate it"
@@ -279,12 +305,7 @@ def _read(path: Path, peer: str) -> _Read:
         raise UnsafeKey(msg, peer=peer) from error
     if not secrets:
         raise UnsafeKey(f"{path} holds no secret: remove it, and add the key again", peer=peer)
-    return _Read(_stamp(found), secrets[:SECRETS])
-
-
-def _exposed(found: os.stat_result, folder: Path) -> bool:
-    """Return whether other users may read a key or replace it."""
-    return open_to_others(found) or bool(folder.stat().st_mode & OTHERS_WRITE)
+    return _Read(stamp(found), secrets[:SECRETS])
 
 
 def _words(text: str) -> list[str]:

@@ -13,6 +13,20 @@ from onceward.file.file_checks import sync
 
 OTHERS: Final = 0o077
 """Bits of a file's mode for other users."""
+OTHERS_WRITE: Final = 0o022
+FILE_MAX: Final = 4096
+"""Maximum bytes of a file that are read."""
+Stamp = tuple[int, ...]
+
+
+def stamp(found: os.stat_result) -> Stamp:
+    """Return what changes when a file is written or replaced."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
+
+
+def exposed(found: os.stat_result, folder: Path) -> bool:
+    """Return whether other users may read a file or replace it in its folder."""
+    return open_to_others(found) or bool(folder.stat().st_mode & OTHERS_WRITE)
 
 
 def open_to_others(found: os.stat_result) -> bool:
