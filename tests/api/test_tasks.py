@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Depends, Msg, Postbox
 from onceward.errors import InvalidArgument, InvalidMessage
-from onceward.testing import Harness
+from onceward.testing import Controls, Harness, ManualClock
 
 CALLS = list[Any]()
 
@@ -247,6 +247,26 @@ def test_a_schedule_calls_the_task_of_another_agent(tmp_path: Path) -> None:
         box.run_until_idle()
 
     assert [7] == CALLS
+
+
+def test_each_object_of_an_agent_handles_the_ticks_of_its_schedule(tmp_path: Path) -> None:
+    """A program may make its agent again, as each of its tests does."""
+    called, clock = list[int](), ManualClock()
+
+    def count() -> None:
+        called.append(1)
+
+    for _ in range(2):
+        agent = Agent("counter")
+        agent.every("1m")(count)
+        with Postbox(
+            tmp_path / "counter.db", agent=agent, start=False, testing=Controls(clock=clock)
+        ) as box:
+            clock.advance(60)
+            box.run_until_idle()
+            assert [] == box.dead_letters.list()
+
+    assert 2 == len(called)
 
 
 def test_a_schedule_has_no_arguments() -> None:

@@ -358,10 +358,17 @@ class Agent(Handlers):
     def _scheduled(
         self, call: Callable[..., Any], kind: str, options: HandlerOptions
     ) -> dict[str, Any]:
-        """Return the message of a schedule that calls a task, or a handler of the type *kind*."""
+        """
+        Return the message of a schedule that calls a task, or a handler of the type *kind*.
+
+        A function that a schedule of another object of this agent has made a task is handled by
+        this one, too.
+        """
         from onceward.api.tasks import takes_nothing, way_of  # noqa: PLC0415 - rarely needed
 
         way = way_of(call)
+        if way is not None and (way.agent, way.task.type) == (self.name, kind):
+            way = way if any(each.pattern == kind for each in self.handlers) else None
         if way is None and takes_nothing(call):
             way = way_of(self._task(call, type=kind, **options))
         elif way is not None and options:
