@@ -12,6 +12,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "onceward.integrations.django",
     "tests.integrations.django.shop",
+    "tests.integrations.django.links",
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 ROOT_URLCONF = "tests.integrations.django.urls"
