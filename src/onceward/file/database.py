@@ -74,6 +74,7 @@ from onceward.message.settings import Settings
 
 if TYPE_CHECKING:
     from onceward.file.last_seen import LastSeen
+    from onceward.file.slept import Slept
 
 T = TypeVar("T")
 FIRST_PAUSE: Final = 0.05
@@ -96,6 +97,8 @@ apsw cannot empty the cache.
 """
 QUIET: Final = 2
 """Number of looks without a use after which a file rests."""
+SLEEPS: Final = 12
+"""The same after which it sleeps: it has no connection until its next use."""
 FEW_STATEMENTS: Final = 24
 """Prepared statements to keep of a file that only accepts parcels: a parcel needs up to 20."""
 LAST_WRITE: Final = 5.0
@@ -106,6 +109,10 @@ OPENED_OR_CLOSED: Final = 0.25
 """Seconds in which a thread has closed a descriptor that it opened briefly."""
 DATA_VERSION: Final = "PRAGMA data_version"
 FOREIGN_KEYS: Final = "PRAGMA foreign_keys = {}"
+MORE: Final = """
+SELECT (SELECT count(*) FROM sqlite_temp_schema)
+     + (SELECT count(*) FROM pragma_database_list WHERE name NOT IN ('main', 'temp'))
+"""
 MARK: Final = "PRAGMA application_id"
 OpenMode = Literal["create", "existing", "deliver"]
 """Any use of a file, any use of an existing file, or accepting parcels only."""
@@ -166,6 +173,8 @@ class Database:
     """The damaged value that the last examination found."""
     _sound_until = 0.0
     """Until this time of the monotonic clock, the tables are not examined again."""
+    _slept: Slept | None = None
+    """How it was left while it sleeps."""
     _readers_opened = 0
     """Number of second connections so far."""
     _ticks = 0
@@ -372,11 +381,18 @@ class Database:
         return self.quiet >= QUIET
 
     def rest_if_quiet(self) -> bool:
-        """Rest once after ``QUIET`` calls without a use of the file in between; return whether."""
+        """
+        Rest once after ``QUIET`` calls without a use of the file in between; return whether.
+
+        After ``SLEEPS`` calls, sleep.
+        """
         self.quiet += 1
         if self.quiet == QUIET:
             self.rest()
             return self.rests
+        if self.quiet >= SLEEPS and self._slept is None:
+            self.sleep()
+            return self._slept is not None
         return False
 
     def rest_after_parcel(self) -> None:
@@ -401,6 +417,31 @@ class Database:
             handle.release_memory()
             self.readers.close_idle(0.0)
             self.quiet = QUIET
+
+    def sleep(self) -> None:
+        """
+        Close the connection; the next use opens the file as another process would.
+
+        A file that is in use at the moment is left alone, as is one that Litestream replicates,
+        that has lost its WAL, or whose connection has temporary tables or other databases of the
+        application. A commit of another process wakes its engines.
+        """
+        if self.vfs is not None or self._is_replicated():
+            return
+        from onceward.file.slept import Slept  # noqa: PLC0415 - not before a minute
+
+        with self.writer.exclusive_if_free() as handle, suppress(apsw.Error):
+            if handle is None or handle.in_transaction or self._reading.locked():
+                return
+            self.readers.close_idle(0.0)
+            if self.readers.are_lent or self.guard.replaced() or _has_more(handle):
+                return
+            self._close_reader(handle)
+            version = self._version_by(handle)
+            self._drop(close)
+            self._note_closing()
+            self.guard = ReplacedFileDetector(self.path)
+            self._slept = Slept.at(self.path, version)
 
     def _close_reader(self, handle: Handle) -> None:
         """Close the second connection; the version that it counted is that of *handle* now."""
@@ -453,6 +494,8 @@ class Database:
 
     def _open(self) -> apsw.Connection:
         deadline, con = monotonic() + self.writer.queue.timeout, None
+        slept = self._slept
+        unchanged = slept is not None and slept.version_now == slept.version
         try:
             self.guard.refuse_replaced()
             self._look_before()
@@ -476,11 +519,11 @@ class Database:
         self._descriptors = descriptors.table.opened(self.path)
         self.guard = ReplacedFileDetector(self.path)
         self._openings += 1
-        self._ticks, self._reopening = 0, _Reopening()
-        if self._openings > 1:  # commits made in between notified no listener
-            self.notifier.notify_local()
-        else:
+        self._ticks, self._reopening, self._slept = 0, _Reopening(), None
+        if self._openings == 1 or slept is not None:
             self._note_opening()
+        if self._openings > 1 and not unchanged:  # commits made in between notified no listener
+            self.notifier.notify_local()
         return con
 
     def _connect(self, deadline: float) -> apsw.Connection:
@@ -569,14 +612,19 @@ class Database:
         self.foreign_keys = found.foreign_keys or self._enforces
         if self.deleted_wal is not None and not self.deleted_wal.saved:
             identity.note_lost_wal(tx, self.deleted_wal.at)
-        if self._openings == 0 and self._seen is not None:
+        if self._is_first_use and self._seen is not None:
             self.was_restored = self._seen.is_restored(found)
             if self.was_restored:
                 identity.greet_peers(tx)
 
+    @property
+    def _is_first_use(self) -> bool:
+        """Whether the file is opened, or wakes: it may have been restored before."""
+        return self._openings == 0 or self._slept is not None
+
     def _look_before(self) -> None:
         """Look how the file was left, before the first connection changes it."""
-        if self._openings == 0 and self.vfs is None:
+        if self._is_first_use and self.vfs is None:
             from onceward.file.last_seen import LastSeen  # noqa: PLC0415 - not before an opening
 
             self._seen = LastSeen(self.path)
@@ -868,7 +916,7 @@ class Database:
     @property
     def behind_barrier(self) -> bool:
         """Whether callers read durable data: False while a full disk refuses the barrier."""
-        return self._con is not None
+        return self._con is not None or self._slept is not None
 
     def _connect_reader(self, patience: BusyHandler) -> apsw.Connection:
         openings = self._openings
@@ -940,7 +988,10 @@ class Database:
 
     def version_if_open(self) -> int:
         """Return ``version()`` without opening the file; -1 while an error keeps it closed."""
-        return -1 if self._con is None else self.version()
+        if self._con is not None:
+            return self.version()
+        slept = self._slept
+        return -1 if slept is None else slept.version_now
 
     def waiter(self, side: Direction, poll: float) -> Waiter:
         """Return a thread's waiter; *poll* is the seconds between two checks of the version."""
@@ -1011,7 +1062,7 @@ class Database:
         except BaseException:
             self.closing = False  # the next opening uses it unchanged
             raise
-        if in_time and self.guard.has_lost_wal:
+        if in_time and self._slept is None and self.guard.has_lost_wal:
             self._store_loss()
         open_files.remove(self)
         self.notifier.close()
@@ -1070,6 +1121,12 @@ class Database:
         self.readers.leave_to_the_parent()
         self._con = self._reader = None
         self.notifier.leave_to_the_parent()
+
+
+def _has_more(handle: Handle) -> bool:
+    """Return whether a connection has more than its file, which its end would remove."""
+    [(count,)] = handle.execute(MORE).fetchall()
+    return bool(count)
 
 
 def _named(cursor: apsw.Cursor) -> list[Row]:

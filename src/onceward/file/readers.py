@@ -132,6 +132,11 @@ class ReaderPool:
         """Return all handles, including lent ones."""
         return [each.con for each in (*self._free, *self._lent) if each.con is not None]
 
+    @property
+    def are_lent(self) -> bool:
+        """Whether a caller has one, or waits for it to be opened."""
+        return bool(self._lent)
+
     def leave_to_the_parent(self) -> None:
         """Forget all connections, in a forked child."""
         self._free.clear()
