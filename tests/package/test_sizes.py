@@ -20,7 +20,7 @@ BUDGET = {
     "message": 4_216,  # wire versions; status of a message; final answers; versions of bodies
     "api": 2_604,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 4_514,  # wire versions; webhooks
-    "ops": 12_076,  # pages of groups; limits of handlers in forms; a drill of backups
+    "ops": 12_092,  # pages of groups; limits of handlers in forms; a drill of backups
     "fleet": 6_500,  # messages judged in a quarter less time: tables by side; other contents
     "testing": 1_620,
     "": 705,  # an unsupported version; webhooks; a body of another version

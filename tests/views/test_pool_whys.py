@@ -11,6 +11,7 @@ from tests.views.test_why import Home
 
 from onceward import Agent
 from onceward.file.read_only import opened
+from onceward.ops.observe.detail import read_detail
 from onceward.ops.views.why import agent_whys
 
 
@@ -70,6 +71,24 @@ def test_a_conversation_waits_for_its_member(home: Home) -> None:
     shop.run_until_idle()
 
     assert "lane elsewhere" == home.why(waiting, "shop").reason
+
+
+def test_the_detail_of_top_lists_the_members(home: Home) -> None:
+    """Those that do not work come first."""
+    shop = home.boxes["shop"]
+    shop.pools.add("thumbs", "t2", credits=3)
+    home.open(Agent("t1"))
+    home.open(Agent("t2"))
+    shop.send("thumbs", 1)
+    shop.run_until_idle()
+    shop._db.write(
+        lambda tx: tx.run("UPDATE _onceward_pool_members SET works = 0 WHERE agent = 't2'")
+    )
+    found = read_detail(shop.file.path).members
+
+    assert [("t2", 0, 0, 3), ("t1", 1, 1, 1)] == [
+        (each.agent, each.works, each.in_flight, each.credits) for each in found
+    ]
 
 
 def test_a_message_in_doubt_names_the_release(home: Home) -> None:

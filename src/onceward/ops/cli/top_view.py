@@ -52,6 +52,7 @@ FREE: Final = frozenset({"last_error", "reason"})
 """Columns that are omitted if there is no room."""
 SECTIONS: Final = {
     "peers": ("Peers", "name breaker failures in_flight seen_at last_error"),
+    "members": ("Members of pools", "pool agent works failures in_flight credits"),
     "failing": ("Lanes that fail", "session head_id attempts due_at reason"),
     "dead": ("Dead letters by reason", "reason type count newest_at"),
     "sent": ("Sent last", "id recipient type state attempts created_at"),

@@ -12,6 +12,7 @@ from onceward.ops.views.listing import latest
 from onceward.ops.views.lists import Lane, Peer, held_lanes, worst_peers
 from onceward.ops.views.messages import StoredMessage
 from onceward.ops.views.overview import DeadGroup, dead_groups
+from onceward.ops.views.pools import PoolMemberRow, worst_members
 from onceward.ops.views.why import Why, agent_whys
 
 
@@ -24,6 +25,8 @@ class FileDetail:
     whys: tuple[Why, ...] = ()
     """The reasons that hold messages back, the most urgent first."""
     peers: tuple[Peer, ...] = ()
+    members: tuple[PoolMemberRow, ...] = ()
+    """Members of the pools to which the agent sends."""
     failing: tuple[Lane, ...] = ()
     """Lanes whose oldest message was attempted more than once, with its last error."""
     dead: tuple[DeadGroup, ...] = ()
@@ -39,6 +42,7 @@ def read_detail(path: Path, most: int = 5) -> FileDetail:
                 problem=None,
                 whys=agent_whys(reader, SystemClock().now())[:most],
                 peers=worst_peers(reader, most),
+                members=worst_members(reader, most),
                 failing=tuple(lane for lane in held_lanes(reader, most) if lane.attempts > 1),
                 dead=dead_groups(reader)[:most],
                 sent=latest(reader, "outbox", limit=most),

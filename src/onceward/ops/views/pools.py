@@ -38,6 +38,23 @@ class PoolRow:
         return "", ""
 
 
+@dataclass(frozen=True, slots=True)
+class PoolMemberRow:
+    """A member of a pool, and the messages that it has."""
+
+    pool: str
+    agent: str
+    works: int
+    failures: int
+    in_flight: int
+    credits: int
+
+
+MEMBERS: Final = f"""
+SELECT {columns(PoolMemberRow)} FROM onceward_pool_members
+ WHERE pool IN (SELECT pool FROM onceward_pools)
+ ORDER BY works, failures DESC, in_flight DESC, pool, agent LIMIT :limit
+"""
 ABLE: Final = """
 (SELECT count(*) FROM onceward_pool_members AS m
   WHERE m.pool = p.pool AND m.works = 1 AND m.failures = 0 AND m.in_flight < {most})
@@ -58,6 +75,11 @@ SELECT count(*) FROM onceward_outbox
 def waiting(source: Source, pool: str | None = None) -> tuple[PoolRow, ...]:
     """Return the pools, or the one of a name, whose messages wait."""
     return values(source, PoolRow, WAITING, pool=pool)
+
+
+def worst_members(source: Source, limit: int) -> tuple[PoolMemberRow, ...]:
+    """Return members of pools: those that do not work or answer first, then the busiest."""
+    return values(source, PoolMemberRow, MEMBERS, limit=limit)
 
 
 def is_in_doubt(source: Source, found: PoolRow, seq: int) -> bool:
