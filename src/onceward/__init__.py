@@ -94,10 +94,10 @@ _MODULES = {
 
 def __getattr__(name: str) -> _typing.Any:
     """Load a public name on first use, so that a command loads only what it needs."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - it is not a public name
 
+    if name not in _MODULES:
+        return import_module("onceward.deprecated").attribute(__name__, name)
     module = import_module(f"onceward.{_MODULES[name]}")
     found = module if name == _MODULES[name] else getattr(module, name)
     globals()[name] = found
