@@ -180,7 +180,7 @@ def test_the_front_page_begins_with_what_to_do(open_page: Open) -> None:
     icon = page.locator(".md-code__button").first
     colour = "each => getComputedStyle(each)"
 
-    playwright.expect(page.get_by_text("pip install onceward").first).to_be_in_viewport()
+    playwright.expect(page.get_by_text("git clone https:").first).to_be_in_viewport()
     playwright.expect(button).to_be_in_viewport()
     assert "rgba(0, 0, 0, 0)" != button.evaluate(f"{colour}.backgroundColor")
     assert 0.5 <= _opacity(icon.evaluate(f"{colour}.color"))

@@ -1,8 +1,11 @@
 """What an installed package offers to other packages, and what the release notes say about it."""
 
+import re
 import tomllib
 from importlib.metadata import entry_points, version
 from pathlib import Path
+
+import yaml
 
 
 def test_the_pytest_plugin_is_installed_and_loads() -> None:
@@ -37,3 +40,29 @@ def test_changelog_names_every_schema_step(root: Path) -> None:
 
     assert steps
     assert [] == [step for step in steps if step not in changelog]
+
+
+def test_issue_forms_can_be_shown(root: Path) -> None:
+    """Each form has a name, a description and fields with labels, and its links lead somewhere."""
+    forms = {
+        path.name: yaml.safe_load(path.read_text(encoding="utf-8"))
+        for path in (root / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
+    }
+    config = forms.pop("config.yml")
+    pages = [
+        found[1]
+        for link in config["contact_links"]
+        if (found := re.search(r"/blob/main/(.+)$", link["url"]))
+    ]
+
+    assert {"bug.yml", "idea.yml"} == set(forms)
+    assert [] == [
+        name for name, form in forms.items() if not (form["name"] and form["description"])
+    ]
+    assert [] == [
+        name
+        for name, form in forms.items()
+        for field in form["body"]
+        if field["type"] != "markdown" and not field["attributes"]["label"]
+    ]
+    assert [] == [page for page in pages if not (root / page).is_file()]
