@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator
 from typing import Any
@@ -313,3 +314,66 @@ def test_the_orm_of_a_worker_uses_its_postbox(box: Postbox) -> None:
 
     assert ((True, 1), SUCCESSFUL) == (same, result.status)
     assert (["ada"], False) == (names(), postbox() is running)
+
+
+# -- what else the tests of Django's own backends assert ----------------------------------------
+
+
+def test_a_result_that_is_read_equals_the_one_that_was_returned(box: Postbox) -> None:
+    """By its task, by the backend, and after a refresh that changes nothing."""
+    result = tasks.greet.enqueue("ada", times=2)
+    before = dataclasses.asdict(result)
+
+    assert result == tasks.greet.get_result(result.id)
+    assert result == task_backends["default"].get_result(result.id)
+    result.refresh()
+    assert before == dataclasses.asdict(result)
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "kind", "told"),
+    [
+        (tasks.fail, ("ada",), ValueError, "ValueError: ada\n"),
+        (tasks.entangle, (), ValueError, 'raise ValueError(ValueError("it failed"))'),
+    ],
+)
+def test_whatever_a_task_raises_fails_it(
+    box: Postbox, task: Any, args: tuple[str, ...], kind: type[BaseException], told: str
+) -> None:
+    """An exception that holds another one, too; the worker goes on."""
+    result = task.enqueue(*args)
+    after = tasks.note.enqueue("after")
+    work(box)
+    result.refresh()
+    after.refresh()
+    [error] = result.errors
+
+    assert (FAILED, SUCCESSFUL, True) == (result.status, after.status, result.is_finished)
+    assert kind is error.exception_class
+    assert told in error.traceback
+    assert result.enqueued_at <= result.started_at <= result.finished_at
+    assert result.last_attempted_at is not None
+
+
+def test_async_callers_get_the_same_errors(box: Postbox) -> None:
+    """For arguments that are not JSON, unknown results, and those of other tasks."""
+
+    async def main() -> None:
+        with pytest.raises(TypeError):
+            await tasks.note.aenqueue(dt.datetime.now(tz=dt.UTC))
+        with pytest.raises(TaskResultDoesNotExist):
+            await tasks.note.aget_result("123")
+        result = await tasks.note.aenqueue("a")
+        with pytest.raises(TaskResultMismatch):
+            await tasks.greet.aget_result(result.id)
+
+    asyncio.run(main())
+
+
+def test_a_queue_is_checked_again_when_a_task_is_enqueued(box: Postbox) -> None:
+    """The settings may have changed since the task was defined."""
+    with (
+        override_settings(TASKS={"default": {**BACKEND, "QUEUES": ["other"]}}),
+        pytest.raises(InvalidTask),
+    ):
+        tasks.post.enqueue("a")

@@ -80,3 +80,9 @@ def count(name: str) -> int:
     if name == "3" and calls.read_text().count("3\n") == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return int(Customer.objects.count())
+
+
+@task
+def entangle() -> None:
+    """Fail with an exception that holds another one."""
+    raise ValueError(ValueError("it failed"))

@@ -68,7 +68,9 @@ class OncewardBackend(BaseTaskBackend):
             ordering_key=uuid4().hex,
             **options,
         )
-        result = result_of(task, message_id, body, enqueued_at=timezone.now())
+        with connections[self.database].cursor() as cursor:
+            at = results.enqueued_at(cursor, message_id, self._type)
+        result = result_of(task, message_id, body, enqueued_at=at)
         task_enqueued.send(type(self), task_result=result)
         return result
 

@@ -43,6 +43,12 @@ UNKNOWN: Final = "unknown"
 """Name of a worker that died in the call."""
 
 
+def enqueued_at(cursor: Any, message_id: str, message_type: str) -> Any:
+    """Return when the message of a task was stored, as ``read`` does."""
+    row = cursor.execute(MESSAGE, {"id": message_id, "type": message_type}).fetchone()
+    return moment(row[3])
+
+
 class Failure(NamedTuple):
     """One failed call, as stored."""
 
@@ -89,11 +95,16 @@ def _add_calls(result: TaskResult, failures: list[Failure], attempts: int) -> No
     result.worker_ids.extend([*workers, *[UNKNOWN] * (attempts - len(workers))])
     if failures:
         first, last = failures[0], failures[-1]
-        change(result, started_at=_began(first), last_attempted_at=_began(last))
+        change(
+            result,
+            started_at=_began(first, result.enqueued_at),
+            last_attempted_at=_began(last, result.enqueued_at),
+        )
 
 
-def _began(failure: Failure) -> Any:
-    return moment(failure.failed_at - int(failure.took * 1000))
+def _began(failure: Failure, earliest: Any) -> Any:
+    """Return when a call began; it failed at the moment of a transaction, which may be earlier."""
+    return max(earliest, moment(failure.failed_at - int(failure.took * 1000)))
 
 
 def _add_value(result: TaskResult, row: tuple[str] | None) -> None:
