@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 from onceward import Agent
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, UnknownRecipient
+from onceward.message.names import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,6 +249,36 @@ def test_named_members_share_a_pool(world: World) -> None:
     world.settle()
 
     assert [3, 3] == [len(one.done), len(two.done)]
+
+
+def test_a_directory_that_cannot_be_read_stops_no_pool(world: World) -> None:
+    """Named members get their messages all the same."""
+    shop, (one,) = remote(world, "t1")
+    shop.agents.list()
+    world.shut()
+    (world.home / DIRECTORY).write_bytes(b"no database" * 500)
+    world.reopen()
+    world.boxes["shop"].send("work", 1, type="job")
+    world.settle()
+
+    assert [1] == one.done
+
+
+def test_a_home_whose_directory_knows_no_pools_has_none(world: World) -> None:
+    """Another version created it: a name that is no agent's is unknown, and named members work."""
+    shop, (one,) = remote(world, "t1")
+    shop.agents.list()
+    world.shut()
+    with closing(apsw.Connection(str(world.home / DIRECTORY))) as con:
+        con.execute("DROP TABLE pool_members")
+    world.reopen()
+    shop = world.boxes["shop"]
+    shop.send("work", 1, type="job")
+    world.settle()
+
+    assert [1] == one.done
+    with pytest.raises(UnknownRecipient):
+        shop.send("nothing", 1, type="job")
 
 
 def test_what_a_member_cannot_know_goes_to_another(world: World) -> None:

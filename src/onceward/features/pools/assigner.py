@@ -23,7 +23,8 @@ from onceward.core.end import sent
 from onceward.core.rows import outbox, tickets
 from onceward.core.rows.outbox import OutboxRow
 from onceward.core.run.engine_loop import MAX_IDLE_SECONDS, EngineLoop
-from onceward.features.pools import home, waiting
+from onceward.features.pools import waiting
+from onceward.features.pools.finding import members_at_home
 from onceward.features.pools.members import Capacity, HomeMember, members_of, told
 from onceward.file.transaction import StoreTransaction
 from onceward.message.names import DEFAULT_SESSION
@@ -31,8 +32,8 @@ from onceward.message.names import DEFAULT_SESSION
 SCAN: Final = 1000
 """Waiting messages of a pool that one commit reads; it gives away as many as members take."""
 NONE: Final = Capacity(0, 0)
-Told = Mapping[str, Mapping[str, HomeMember]]
-"""The members of pools in the home, by pool and name."""
+Told = Mapping[str, Mapping[str, HomeMember] | None]
+"""The members of pools in the home, by pool and name; None if the home cannot tell them now."""
 
 
 class Assignment:
@@ -106,17 +107,13 @@ class Assigner:
         """Assign what can be assigned; return the seconds until the next look."""
         if self._db.writer.held or not (due := waiting(self._db.read)):
             return None
-        known = {pool: self._members_at_home(pool) for pool in due}
+        known = {pool: members_at_home(self._opening, pool) for pool in due}
         self._db.write(partial(_assign, told_by_home=known))
         if not waiting(self._db.read):
             return None
         if self._opening.started() and not self._started:
             self._start()
         return MAX_IDLE_SECONDS
-
-    def _members_at_home(self, pool: str) -> Mapping[str, HomeMember]:
-        at = self._opening.home
-        return home.members(at.directory, pool) if self._db.vfs is None and at.known else {}
 
     def _start(self) -> None:
         """Look again after each outcome, which frees a credit."""
@@ -128,7 +125,8 @@ class Assigner:
 
 def _assign(tx: StoreTransaction, *, told_by_home: Told) -> None:
     for pool, found in told_by_home.items():
-        told(tx, pool, found)
+        if found is not None:
+            told(tx, pool, found)
         Assignment(tx, pool).assign()
 
 

@@ -6,8 +6,10 @@ from typing import NoReturn
 
 from onceward.core.contract import Opening
 from onceward.core.deliver.transport import Features, TransportContext
-from onceward.errors import InvalidArgument, Unreachable
+from onceward.errors import InvalidArgument, OncewardError, Unreachable
 from onceward.features.pools import home
+from onceward.features.pools.members import HomeMember
+from onceward.message.log import log
 from onceward.message.names import quoted
 from onceward.message.parcel import Parcel
 
@@ -47,6 +49,15 @@ def transport(_: TransportContext) -> PoolTransport:
 
 def find(opening: Opening, name: str) -> str | None:
     """Return the url of a name that an agent of the home serves; else None."""
-    if opening.deps.db.vfs is None and opening.home.known:
-        return URL if home.members(opening.home.directory, name) else None
-    return None
+    return URL if members_at_home(opening, name) else None
+
+
+def members_at_home(opening: Opening, pool: str) -> dict[str, HomeMember] | None:
+    """Return the members of a pool in the home; None if its directory cannot be read."""
+    if opening.deps.db.vfs is not None or not opening.home.known:
+        return {}
+    try:
+        return home.members(opening.home.directory, pool)
+    except OncewardError as error:
+        log.failure("debug", "the home tells no members", error, agent=opening.deps.db.agent)
+        return None
