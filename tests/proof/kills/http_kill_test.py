@@ -1,6 +1,8 @@
 """
 Two agents that reach each other over HTTP, through proxies that spoil, while both are killed.
 
+They share a secret, or their homes know each other's keys.
+
 The sender is killed between the commit of its messages, the push of their parcel, the answer and
 the settlement; so are the workers, one of which listens.
 """
@@ -34,9 +36,12 @@ from onceward import Tuning
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.errors import OncewardError
+from onceward.file import known_homes
+from onceward.homes import Homes
 from onceward.http import HttpListener
 from onceward.keys import Keys
 from onceward.testing.kills import Role, crew
+from onceward.transports.network.homes import HomeKeys
 from onceward.transports.network.http import HttpTransport
 
 SMALL: Final = {**SETTINGS, "tuning": Tuning(parcel_max_messages=20)}
@@ -103,22 +108,29 @@ def trial(
     seconds: float = 86_400.0,
     plant: tuple[Role, tuple[str, ...]] = (sender, FAULTS),
     patience: float = 300,
+    of_homes: bool = False,
 ) -> Verdict:
     """
     Send orders while processes are killed, no longer than *seconds*; then let all come to rest.
 
-    *plant* is the sender, and what the proxies do. Every order has exactly one effect, in the
-    order of its lane; every one is acknowledged within *patience* seconds after the last kill;
+    *plant* is the sender, and what the proxies do. With *of_homes* no agent has a peer or a key:
+    the homes sign, and find each other's agent by its name. Every order has exactly one effect, in
+    the order of its lane; every one is acknowledged within *patience* seconds after the last kill;
     both files keep every invariant.
     """
     begun, (sending, faults) = time.monotonic(), plant
     _prepare(folder, orders)
+    if not of_homes:
+        Keys(folder / BOB).add(ANN, Keys(folder / ANN).create(BOB))
     roles, rng = ROLES | {"sender": sending}, random.Random(seed)
     with ExitStack() as stack:
         for name in (ANN, BOB):
             port = int((folder / f"{name}.port").read_text(encoding="ascii"))
             url, _ = stack.enter_context(spoiling(port, seed, faults))
-            (folder / f"{name}.url").write_text(url, encoding="ascii")
+            if of_homes:
+                _introduce(folder, name, url)
+            else:
+                (folder / f"{name}.url").write_text(url, encoding="ascii")
         people = stack.enter_context(crew(folder, roles, rng))
         people.torment(kills, seconds=seconds)
         count = people.kills
@@ -136,10 +148,19 @@ def _prepare(folder: Path, orders: int) -> None:
     for name in (ANN, BOB):
         (folder / name).mkdir()
         (folder / f"{name}.port").write_text(str(free_port()), encoding="ascii")
-    Keys(folder / BOB).add(ANN, Keys(folder / ANN).create(BOB))
     for name in (ANN, BOB):
         with open_box(folder, name, start=False) as box, box.begin() as tx:
             tx.execute(TABLE)
+
+
+def _introduce(folder: Path, name: str, url: str) -> None:
+    """Let the other home know the home of an agent, and which agent it serves."""
+    other = ANN if name == BOB else BOB
+    mark = Homes(folder / name).show().fingerprint
+    with HomeKeys(folder / other) as keys:
+        home = known_homes.add(keys.directory, f"home-of-{name}", url, mark)
+        told = {"name": name, "description": "", "accepts": []}
+        known_homes.tell(keys.directory, home, [told])
 
 
 def _acked(box: Postbox) -> int:

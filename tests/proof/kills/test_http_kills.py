@@ -27,12 +27,34 @@ def test_messages_of_a_sender_that_is_killed(
     assert KILLS == verdict.count
 
 
+@pytest.mark.timeout(1200)
+def test_messages_between_homes_that_are_killed(
+    tmp_path: Path, aloud: Callable[[object], None]
+) -> None:
+    """The same between homes that sign with their own keys, and find their agents by name."""
+    seed = proof_seed()
+    verdict = http_kill_test.trial(tmp_path, orders=ORDERS, kills=KILLS, seed=seed, of_homes=True)
+    aloud(f"homes: {ORDERS} orders, {verdict.count} kills, {verdict.seconds:.0f} s, seed {seed}")
+
+    assert () == verdict.violations
+    assert KILLS == verdict.count
+
+
 @pytest.mark.timeout(600)
-def test_a_killed_sender_that_believes_everything_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_homes", [False, True])
+def test_a_killed_sender_that_believes_everything_is_found(
+    tmp_path: Path, *, of_homes: bool
+) -> None:
     """A sender that takes forged refusals gives messages up that would have arrived."""
     plant = http_kill_test.believing_sender, ("forged_gone",)
     verdict = http_kill_test.trial(
-        tmp_path, orders=800, kills=5, seed=proof_seed(), plant=plant, patience=10
+        tmp_path,
+        orders=800,
+        kills=5,
+        seed=proof_seed(),
+        plant=plant,
+        patience=10,
+        of_homes=of_homes,
     )
 
     assert any("effects, in order" in wrong for wrong in verdict.violations)
