@@ -40,6 +40,7 @@ from onceward.file.database import Database
 from onceward.file.directory import DirectoryHandle
 from onceward.file.notify import Owed
 from onceward.hooks import Hooks
+from onceward.message.clock import monotonic
 from onceward.message.error_text import Hint, error_text
 from onceward.message.log import log
 from onceward.message.names import AGENT, IDENTITY, quoted
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP: Final = "onceward.transports"
+POLL: Final = "poll:"
+POLLED: Final = 30.0
 URLS_MAX: Final = 10_000
 """Maximum number of cached urls of files beside ours."""
 BUILT_IN: Final[dict[str, str]] = {
@@ -106,6 +109,8 @@ class TransportRouter:
         """By scheme: the transports whose peers some processes of the home reach."""
         self._transports: dict[str, Transport] = {}
         self._factories: dict[str, MakeTransport] = {}
+        self._polled: dict[str, float] = {}
+        """Agents of homes that poll another process, and until when this is not looked up again."""
         self._failed: dict[str, str] = {}
         """By scheme: why the last try to make its transport failed."""
         self._find: Callable[[str], str | None] = lambda _: None
@@ -148,10 +153,14 @@ class TransportRouter:
             self._db.notifier.notify("out")
 
     def elsewhere(self) -> list[str]:
-        """Return the schemes whose peers other processes of the home reach now."""
+        """Return the schemes whose peers other processes of the home reach now, and :peers."""
         if not self._placed:
             return []
-        return [scheme for scheme, each in self._placed.items() if not each.here()]
+        found = [scheme for scheme, each in self._placed.items() if not each.here()]
+        if self._polled and "poll" in found:
+            now = monotonic()
+            found += [f":{name}" for name, until in self._polled.items() if until > now]
+        return found
 
     def left(self, name: str) -> Path | None:
         """Return the file of a peer that another library uses in this process; else None."""
@@ -257,7 +266,10 @@ class TransportRouter:
         homes = self._homes_of(name)
         if len(homes) > 1:
             raise Unreachable(_several(name, homes))
-        return homes[0][1] if homes else _nowhere(name)
+        if not homes:
+            _nowhere(name)
+        [(home, url)] = homes
+        return f"{url}{home}" if url == POLL else url
 
     def file_of(self, name: str) -> Path | None:
         """Return the file of that name in our own folder, or None."""
@@ -322,6 +334,8 @@ class TransportRouter:
             raise Elsewhere
         if made is not None:
             if scheme in self._placed and not self._placed[scheme].here():
+                if url is None:
+                    self._polled[name] = monotonic() + POLLED
                 raise Elsewhere
             return made.features
         if scheme in self._failed:

@@ -62,6 +62,7 @@ WITH RECURSIVE next(name) AS (
      WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= :now
        AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
            (SELECT value FROM json_each(:elsewhere))
+       AND ':' || f.name NOT IN (SELECT value FROM json_each(:elsewhere))
      ORDER BY coalesce(p.due_at, 0), f.name
 )
 SELECT i.paused_at, i.clock_at,

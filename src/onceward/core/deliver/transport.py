@@ -191,7 +191,11 @@ class Routes(Protocol):
         ...
 
     def elsewhere(self) -> list[str]:
-        """Return the schemes whose peers currently only other processes of the home reach."""
+        """
+        Return the schemes whose peers currently only other processes of the home reach.
+
+        An agent without a url of its own, but with such a way, is named after a colon.
+        """
         ...
 
     def left(self, name: str) -> Path | None:

@@ -18,7 +18,7 @@ from onceward.file.file_checks import descriptors_left, files_limit
 from onceward.message.names import DIRECTORY
 from onceward.ops.cli.exit_codes import SIGNAL, NothingThere, Usage
 from onceward.ops.cli.listener_mark import ListenerMark
-from onceward.ops.cli.listening import LISTENING, Listening, is_http
+from onceward.ops.cli.listening import LISTENING, Listening, http_homes, is_http
 from onceward.ops.cli.logs import LOGGING, Logging, announce
 from onceward.ops.cli.measuring import MEASURING, Measuring, Watch
 from onceward.ops.cli.output import document
@@ -105,6 +105,7 @@ def _refuse_unknown(peers: Sequence[str], boxes: list[Postbox]) -> None:
     if not peers:
         return
     known = {peer.name for box in boxes for peer in box.peers.list() if is_http(peer.url)}
+    known |= {name for box in boxes for name in http_homes(box.file.path)}
     for peer in peers:
         if peer not in known:
             add = f"onceward peers add {peer} https://HOST:PORT --agent NAME"

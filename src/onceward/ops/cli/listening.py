@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,6 +12,7 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.file.file_checks import raise_files_limit
+from onceward.message.names import IDENTITY
 from onceward.ops.cli.exit_codes import NothingThere, Usage
 from onceward.ops.cli.options import Quiet, Several
 from onceward.ops.cli.output import note
@@ -18,7 +20,7 @@ from onceward.ops.cli.readonly import views
 from onceward.ops.views.lists import peers
 
 if TYPE_CHECKING:
-    from onceward.http import HttpListener, PollListener
+    from onceward.http import HomePollListener, HttpListener, PollListener
     from onceward.nats import NatsListener
 
 
@@ -43,7 +45,7 @@ class Listening:
     connections: Annotated[int | None, Quiet] = None
     """Maximum open connections. Default: half of the allowed open files."""
     ask: Several = None
-    """Poll this peer's HTTP URL: it cannot reach this machine; may be repeated."""
+    """Poll this known home, or this peer's HTTP URL: it cannot reach us; may be repeated."""
 
     def listeners(self) -> list[HttpListener] | list[NatsListener]:
         """Return the listener, or None without a url; raise MissingExtra without the extra."""
@@ -68,7 +70,9 @@ class Listening:
             )
         ]
 
-    def asking(self, path: Path, *, all_of_them: bool = True) -> list[PollListener]:
+    def asking(
+        self, path: Path, *, all_of_them: bool = True
+    ) -> list[PollListener | HomePollListener]:
         """
         Return the poller of the peers for parcels, with their urls from an agent's file.
 
@@ -78,16 +82,21 @@ class Listening:
         """
         if not self.ask:
             return []
-        urls = _http_peers(path)
-        known = [peer for peer in self.ask if peer in urls]
+        urls, homes = _http_peers(path), http_homes(path)
+        known = [peer for peer in self.ask if peer in urls or peer in homes]
         if all_of_them and (missing := [peer for peer in self.ask if peer not in known]):
             add = f"onceward peers add {missing[0]} https://HOST:PORT --db {path}"
             raise NothingThere(f"{path} has no HTTP url for the peer {missing[0]}: {add}")
         from onceward.http import PollListener  # noqa: PLC0415 - an extra
 
-        return [PollListener(urls[peer], peer) for peer in known]
+        return [
+            _of_home(homes[peer]) if peer in homes else PollListener(urls[peer], peer)
+            for peer in known
+        ]
 
-    def asking_each(self, paths: Collection[Path]) -> dict[Path, list[PollListener]]:
+    def asking_each(
+        self, paths: Collection[Path]
+    ) -> dict[Path, list[PollListener | HomePollListener]]:
         """
         Return the pollers of each file; a file whose agent does not know a peer does not ask it.
 
@@ -97,7 +106,7 @@ class Listening:
         """
         if len(paths) == 1 or not self.ask:
             return {path: self.asking(path) for path in paths}
-        known = {peer for path in paths for peer in _http_peers(path)}
+        known = {peer for path in paths for peer in _http_peers(path) | http_homes(path)}
         for peer in self.ask:
             if peer not in known:
                 add = f"onceward peers add {peer} https://HOST:PORT --agent NAME"
@@ -138,3 +147,20 @@ def _http_peers(path: Path) -> dict[str, str]:
         return {}
     with views(path) as found:
         return {each.name: each.url for each in peers(found) if each.url and is_http(each.url)}
+
+
+@cache
+def _of_home(url: str) -> HomePollListener:
+    """Return the poller of a home, which all agents of this process share."""
+    from onceward.http import HomePollListener  # noqa: PLC0415 - an extra
+
+    return HomePollListener(url)
+
+
+def http_homes(path: Path) -> dict[str, str]:
+    """Return the HTTP urls of the homes that the home of an agent's file knows, by their names."""
+    if not (path.parent / IDENTITY).exists():
+        return {}
+    from onceward.homes import Homes  # noqa: PLC0415 - an extra
+
+    return {each.name: each.url for each in Homes(path.parent).list() if is_http(each.url)}

@@ -167,7 +167,19 @@ class HttpTransport:
             Unreachable: there was no signed answer.
 
         """
-        asked = SignedRequest(name, peer, "collect", wire.ANSWER_TYPE, question)
+        return self._collect(url, SignedRequest(name, peer, "collect", wire.ANSWER_TYPE, question))
+
+    def collect_of_home(self, url: str, question: bytes) -> bytes:
+        """Return the verified answer to a poll for parcels of all agents; raises as ``collect``."""
+        asked = SignedRequest(OF_HOME, OF_HOME, "collect", wire.ANSWER_TYPE, question)
+        asked.of_home = True
+        return self._collect(url, asked)
+
+    def has_key(self, peer: str) -> bool:
+        """Return whether there is a key for an agent, usable or not."""
+        return self._keys.exists(peer)
+
+    def _collect(self, url: str, asked: SignedRequest) -> bytes:
         reply = self._known(url, asked, limit=PARCEL_MAX)
         if reply.status in BUSY:
             raise PeerBusy(MEANINGS[reply.status], self._ask_after(reply))
@@ -212,11 +224,11 @@ class HttpTransport:
 
     def _secrets(self, url: str, asked: SignedRequest) -> tuple[Secret, ...]:
         """Return the secrets shared with an agent, else the keys of our home and of its home."""
-        if asked.verb != OF_AGENTS and self._keys.exists(asked.recipient):
+        if not asked.of_home and self._keys.exists(asked.recipient):
             return self._keys.secrets(asked.recipient)
         if (pair := self.homes.asking(url)) is not None:
             return (pair,)
-        if asked.verb != OF_AGENTS:
+        if not asked.of_home:
             return self._keys.secrets(asked.recipient)  # which says that there is none
         raise UnknownKey(f"no home is known at {url}: onceward homes add {url}")
 
@@ -306,6 +318,8 @@ class SignedRequest:
     def __init__(self, sender: str, recipient: str, verb: str, media: str, body: bytes) -> None:
         self.sender, self.recipient, self.verb = sender, recipient, verb
         self.media, self.body = media, body
+        self.of_home = verb == OF_AGENTS
+        """Whether it is of a home for a home, in place of agents."""
         self.nonce = new_nonce()
         self.secrets: tuple[Secret, ...] = ()
         self.headers: dict[str, str] = {}
@@ -313,8 +327,7 @@ class SignedRequest:
     @property
     def path(self) -> str:
         """Where it goes, below the version."""
-        own = self.verb == OF_AGENTS
-        return f"home/{self.verb}" if own else f"agents/{self.recipient}/{self.verb}"
+        return f"home/{self.verb}" if self.of_home else f"agents/{self.recipient}/{self.verb}"
 
     @property
     def pair(self) -> HomePair | None:
@@ -362,7 +375,7 @@ def _why_not_known(headers: Mapping[str, str], now: Millis, asked: SignedRequest
     name, peer = asked.sender, asked.recipient
     if asked.pair is not None:
         ours = asked.pair.own.fingerprint
-        if asked.verb == OF_AGENTS:
+        if asked.of_home:
             return f"key: that home does not know this one: there, onceward homes add with {ours}"
         return (
             f"key or name: that home does not serve agent {peer}, does not know this home, or has "

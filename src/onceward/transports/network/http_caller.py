@@ -19,7 +19,7 @@ from onceward.message import wire
 from onceward.message.clock import Clock
 from onceward.message.parcel import Parcel
 from onceward.message.wire import Notice, NoticeKind, decode_notice, encode_notice
-from onceward.transports.network.homes import OF_AGENTS, HomeKeys, HomePair, KeyClaim
+from onceward.transports.network.homes import HomeKeys, HomePair, KeyClaim
 from onceward.transports.network.http_denials import Denials
 from onceward.transports.network.http_signing import WINDOW, Signed, signed_headers
 from onceward.transports.network.identity import fingerprint_of
@@ -105,7 +105,8 @@ class Served:
 class Caller:
     """The peer that signed a request to a served agent, or its home."""
 
-    def __init__(self, served: Served, signed: Signed) -> None:
+    def __init__(self, served: Served, signed: Signed, *, of_home: bool = False) -> None:
+        self._of_home = of_home
         self.served, self.name, self._signed = served, signed.sender, signed
         self._pair: HomePair | None = None
         self.home: KnownHome | None = None
@@ -128,7 +129,7 @@ class Caller:
         if not proved:
             raise self._not_signed(secrets)
         if signed.claim is not None:
-            self.home = self._known_home(signed.claim, verb)
+            self.home = self._known_home(signed.claim)
         now = self._now()
         off = now - signed.timestamp
         if abs(off) > WINDOW:
@@ -137,14 +138,14 @@ class Caller:
         if not self.served.nonces.add(signed, now):
             raise self.refused(why="it is a repetition")
 
-    def _known_home(self, claim: KeyClaim, verb: str) -> KnownHome:
+    def _known_home(self, claim: KeyClaim) -> KnownHome:
         """Return the home that signed; raise Denied unless it is known and serves the sender."""
         homes, mark = self.served.homes, fingerprint_of(claim.public)
         home = homes.proved(claim)
         if home is None:
             cure = f", {mark}: onceward homes add"
             raise self.refused("key: no known home has it", cure, known=False)
-        if verb == OF_AGENTS:
+        if self._of_home:
             return home
         if self.served.keys.exists(self.name):
             cure = f": onceward keys remove {self.name} leaves it to its home"

@@ -40,6 +40,12 @@ from onceward.message.log import log
 from onceward.message.parcel import Parcel
 from onceward.message.times import Span, seconds
 from onceward.message.wire import NOTICE_MAX
+from onceward.transports.network.home_desk import (
+    HomeDesk,
+    Question,
+    decode_question,
+    encode_parcels,
+)
 from onceward.transports.network.homes import LIST_MAX, OF_HOME, HomeKeys
 from onceward.transports.network.http import HttpTransport
 from onceward.transports.network.http_caller import Caller, Denied, Nonces, Served
@@ -48,8 +54,9 @@ from onceward.transports.network.http_signing import Signed
 from onceward.transports.network.http_telling import end_telling, tell_all
 from onceward.transports.network.identity import encoded
 from onceward.transports.network.keys import Keys
-from onceward.transports.network.poll import HOLD, Place, desks
-from onceward.transports.network.poll_marks import Mark, write_mark
+from onceward.transports.network.poll import Place, desks
+from onceward.transports.network.poll_answers import HOLD
+from onceward.transports.network.poll_marks import OF_HOMES, Mark, write_mark
 
 DRAINED: Final = 4
 """A body of up to this many times the limit is read and dropped, to answer its sender."""
@@ -129,6 +136,7 @@ class HttpEndpoint:
                 Route("/v1/agents/{name}/collect", self._collect, methods=["POST"]),
                 Route("/v1/home", self._home, methods=["GET"]),
                 Route("/v1/home/agents", self._told_agents, methods=["POST"]),
+                Route("/v1/home/collect", self._collect_of_home, methods=["POST"]),
                 Route("/healthz", self._healthz, methods=["GET"]),
             ]
         )
@@ -179,6 +187,10 @@ class HttpEndpoint:
         take = partial(self._on_thread, _take_agents)
         return await self._answer(request, "agents", take, LIST_MAX)
 
+    async def _collect_of_home(self, request: Request) -> Response:
+        hold = partial(self._collected_of_home, request)
+        return await self._answer(request, "collect", hold, self.limits.parcel_bytes)
+
     async def _home(self, _: Request) -> Response:
         """Tell the public keys of the homes that are served, which name no agent."""
         told = list[dict[str, str]]()
@@ -204,11 +216,12 @@ class HttpEndpoint:
 
     async def _look(self, request: Request, verb: Verb) -> Caller:
         """Verify the head of a request before reading its body."""
-        signed, name = Signed.read(request.headers), request.path_params.get("name", OF_HOME)
+        signed, name = Signed.read(request.headers), request.path_params.get("name")
         if signed is None:
             raise Denied(HTTPStatus.UNAUTHORIZED)
-        there = self._of_home(signed) if verb == "agents" else self._agents.get(name)
-        caller = Caller(there[-1] if there else self._stand_in(name), signed)
+        there = self._of_home(signed) if name is None else self._agents.get(name)
+        served = there[-1] if there else self._stand_in(name or OF_HOME)
+        caller = Caller(served, signed, of_home=name is None)
         if signed.claim is None:
             caller.prove_head(verb)
         else:  # it may read the directory, or write to it
@@ -242,7 +255,7 @@ class HttpEndpoint:
     async def _body(self, request: Request, caller: Caller, verb: Verb, limit: int) -> _Body:
         """Read a body within all limits; a peer sends one per verb and place at a time."""
         place = request.client.host if request.client else ""
-        sender = caller.home.name if verb == "agents" and caller.home else caller.name
+        sender = caller.home.name if caller.home else caller.name
         slot = _Slot(sender, caller.served.name, verb, place)
         if slot in self._slots:
             raise Denied(HTTPStatus.TOO_MANY_REQUESTS, AGAIN)
@@ -283,9 +296,43 @@ class HttpEndpoint:
     async def _collected(self, request: Request, caller: Caller, body: _Body) -> Response:
         """Hold the poll of a peer until a parcel waits for it, and answer with that."""
         place, seconds = await self._on_thread(_asked, caller, body)
-        parcel = await _held(request, place, seconds)
+        parcel = await _held(request, place.hold, place.let_go, seconds)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, _handed, caller, parcel)
+
+    async def _collected_of_home(self, request: Request, caller: Caller, body: _Body) -> Response:
+        """Hold the poll of a home until parcels for its agents wait, and answer with these."""
+        desk, question = await self._on_thread(self._asked_of_home, caller, body)
+        seconds = min(question.hold / 1000, HOLD)
+        hold, let_go = partial(desk.hold, question), partial(desk.let_go, question)
+        parcels = await _held(request, hold, let_go, seconds)
+        loop = asyncio.get_running_loop()
+        answer = partial(caller.answer, encode_parcels(parcels or ()))
+        return await loop.run_in_executor(self._pool, answer)
+
+    def _asked_of_home(self, caller: Caller, body: bytes) -> tuple[HomeDesk, Question]:
+        """Settle the answers in a poll of a home, and return where to hold it."""
+        first, _, rest = body.partition(b"\n")
+        notice, served, home = caller.notice(first, "collect"), caller.served, caller.home
+        question, answers = decode_question(rest)
+        folder, now = served.homes.folder, served.clock.now()
+        if home is None:
+            raise Denied(HTTPStatus.UNAUTHORIZED)
+        desk = desks.home(folder, home.name)
+        for name in question.agents:
+            desk.spoken.hear(name, notice.speaks)
+        write_mark(folder, OF_HOMES, home.name, Mark(now, notice.at - now))
+        for name in desk.ask(question, answers):
+            self._heard(served.homes, name)
+        return desk, question
+
+    def _heard(self, homes: HomeKeys, peer: str) -> None:
+        """End the backoff of an agent that is back, in the file of each agent of a home."""
+        for some in [*self._agents.values()]:
+            for served in some:
+                if served.homes is homes:
+                    with suppress(OncewardError):  # its parcels then wait as long as before
+                        served.heard(peer)
 
     async def _on_thread(self, take: _Take[T], caller: Caller, body: _Body) -> T:
         """Verify and take a body on a thread, also if the caller leaves; then release it."""
@@ -382,8 +429,13 @@ def _connection(request: Request) -> _Counted | None:
     return found
 
 
-async def _held(request: Request, place: Place, seconds: float) -> Parcel | None:
-    """Return a parcel that waits now or within *seconds*; raise Denied."""
+async def _held(
+    request: Request,
+    hold: Callable[[Callable[[], object]], T],
+    let_go: Callable[[Callable[[], object]], T],
+    seconds: float,
+) -> T:
+    """Return what waits now or within *seconds*; raise Denied."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     connection = _connection(request)
     if connection is not None and not connection.hold(woken.set):
@@ -392,14 +444,16 @@ async def _held(request: Request, place: Place, seconds: float) -> Parcel | None
     def wake() -> None:
         loop.call_soon_threadsafe(woken.set)
 
-    parcel = place.hold(wake)
-    if parcel is None:
+    found = hold(wake)
+    if not found:
         ends = {asyncio.ensure_future(each) for each in (woken.wait(), request.receive())}
-        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for each in ends:
-            each.cancel()
-        parcel = place.let_go(wake)
-    return parcel
+        try:
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:  # also if the server ends it: a poll that is gone would keep others from parcels
+            for each in ends:
+                each.cancel()
+            found = let_go(wake)
+    return found
 
 
 # -- on a thread -----------------------------------------------------------------------------------

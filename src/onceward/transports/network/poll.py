@@ -20,7 +20,6 @@ from onceward.errors import (
     InvalidArgument,
     InvalidParcel,
     ParcelTooLarge,
-    Refused,
     Unreachable,
     UnsupportedVersion,
 )
@@ -30,22 +29,20 @@ from onceward.message.clock import Millis, iso, monotonic
 from onceward.message.log import Level, log
 from onceward.message.parcel import Answer, Parcel, in_version
 from onceward.message.protocol import Speaks, Spoken
-from onceward.message.wire import Notice, NoticeKind, decode_notice, encode_notice
+from onceward.message.wire import Notice, NoticeKind, encode_notice
+from onceward.transports.network.home_desk import HomeDesk
 from onceward.transports.network.peer_busy import PeerBusy
-from onceward.transports.network.poll_marks import read_mark
+from onceward.transports.network.poll_answers import HOLD, PAUSES, answered, read_answer
+from onceward.transports.network.poll_marks import OF_HOMES, read_mark
 
 if TYPE_CHECKING:
     from onceward.transports.network.http import HttpTransport
 
 URL: Final = "poll:"
-HOLD: Final = 15.0
-"""Maximum seconds for which a poll is held while no parcel waits."""
 LATELY: Final = 2 * HOLD
 """Seconds after its last poll after which a ping reports a peer as away."""
 GONE: Final = 5.0
 """Seconds after its last poll after which a peer counts as gone."""
-PAUSES: Final = (1.0, 30.0)
-"""Minimum and maximum pause in seconds after a failed poll; it doubles."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +72,7 @@ class Place:
             if self.parcel is None or not answer:
                 return away
             try:
-                self.answer = _read(answer, self.parcel)
+                self.answer = read_answer(answer, self.parcel)
             except InvalidParcel:  # to a parcel that was given up in between
                 return away
             self.parcel = None
@@ -135,27 +132,12 @@ class Place:
             self.changed.notify_all()
 
 
-def _read(answer: bytes, parcel: Parcel) -> Answer | DeliveryError:
-    """Return the answer to a parcel, or the peer's error; raise InvalidParcel."""
-    try:
-        return wire.decode_answer(answer, parcel)
-    except UnsupportedVersion as error:
-        return error
-    except InvalidParcel:
-        notice = decode_notice(answer)
-    if notice.kind == "unread":
-        return UnsupportedVersion(f"the peer did not read it: {notice.detail}")
-    if notice.at != parcel.number or notice.kind not in {"refused", "nothing"}:
-        raise InvalidParcel("a notice about another parcel")
-    kind = Refused if notice.kind == "refused" else Unreachable
-    return kind(notice.detail or "the peer gave no reason")
-
-
 class Desks:
     """The desks of all agents of this process, by home, agent and peer."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[Path, str, str], Place] = {}
+        self._homes: dict[tuple[Path, str], HomeDesk] = {}
         self._lock = forks.new_lock()
         self.agents = Counter[tuple[Path, str]]()
         """The endpoints of this process that accept polls, by home and agent."""
@@ -170,19 +152,32 @@ class Desks:
         with self._lock:
             return self._places.setdefault((home.resolve(), agent, peer), Place())
 
+    def home(self, home: Path, other: str) -> HomeDesk:
+        """Return the desk at which another home polls the agents of a home."""
+        with self._lock:
+            return self._homes.setdefault((home.resolve(), other), HomeDesk())
+
     def give_up(self, home: Path, agent: str) -> None:
         """End the pushes of an agent."""
         with self._lock:
+            desks = [at for key, at in self._homes.items() if key[0] == home.resolve()]
             places = [at for key, at in self._places.items() if key[:2] == (home.resolve(), agent)]
         for place in places:
             place.give_up()
+        for desk in desks:
+            desk.give_up(agent)
 
 
 desks: Final = Desks()
 
 
 class PollTransport:
-    """Deliver to peers that poll an endpoint of this process for their parcels; url ``poll:``."""
+    """
+    Deliver to peers that poll an endpoint of this process for their parcels; url ``poll:``.
+
+    The agents of a known home that polls have the url ``poll:HOME``: one question of each of its
+    processes gets the parcels for all of them.
+    """
 
     features = Features(schemes=frozenset({"poll"}), max_bytes=8 << 20, network=True)
 
@@ -211,10 +206,13 @@ class PollTransport:
             UnsupportedVersion: one side must be upgraded before.
 
         """
-        del url
         if wire.encoded_size(parcel) > self.features.max_bytes:
             msg = f"at most {self.features.max_bytes} bytes travel at once"
             raise ParcelTooLarge(msg, limit=self.features.max_bytes)
+        if url != URL:
+            desk = desks.home(self._context.folder, url.removeprefix(URL))
+            parcel = in_version(parcel, desk.spoken.version(parcel.recipient))
+            return desk.push(parcel, self._context.settings.deliver_timeout)
         place = desks.place(self._context.folder, parcel.sender, parcel.recipient)
         parcel = in_version(parcel, place.spoken.version(parcel.recipient))
         return place.push(parcel, self._context.settings.deliver_timeout)
@@ -227,9 +225,10 @@ class PollTransport:
             Unreachable: it has not polled recently; the error says what to check.
 
         """
-        del url
         agent, now = self._context.agent, self._context.clock.now()
-        mark = read_mark(self._context.folder, agent, peer)
+        home = url.removeprefix(URL)
+        asked = (OF_HOMES, home) if home else (agent, peer)
+        mark = read_mark(self._context.folder, *asked)
         if mark is not None and now - mark.at <= 1000 * LATELY:
             return mark.ahead
         since = "yet" if mark is None else f"since {iso(mark.at)}"
@@ -334,13 +333,7 @@ class Asking:
             return self._told("unread", name, 0, str(error))
         if (parcel.sender, parcel.recipient) != (self._peer, name):
             raise InvalidParcel(f"the parcel is of {parcel.sender} for {parcel.recipient}")
-        try:
-            return wire.encode_answer(accept(parcel), parcel)
-        except Refused as error:
-            return self._told("refused", name, parcel.number, str(error))
-        except Exception as error:  # noqa: BLE001 - the thread survives every error of an agent
-            log.failure("warning", "parcel not accepted", error, agent=name, peer=self._peer)
-            return self._told("nothing", name, parcel.number, type(error).__name__)
+        return answered(accept, parcel)
 
     def _told(self, kind: NoticeKind, name: str, number: int, detail: str) -> bytes:
         """Return the notice that a parcel was not accepted; it names the parcel by its number."""

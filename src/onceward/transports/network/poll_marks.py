@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 from onceward.message.clock import Millis
 
 FOLDER: Final = "asked"
+OF_HOMES: Final = ".homes"
+"""In place of an agent: homes that polled."""
 
 
 class Mark(NamedTuple):
