@@ -17,6 +17,8 @@ from trove_classifiers import classifiers
 
 LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*cache", "*.pyc")
 PARTS = ("src", "schema", "tests", "docs", "examples", ".ci")
+DEVELOPERS = {"bench", "browser-test", "docs", "frameworks-test", "ship-test", "test"}
+"""Extras of the project's own tests, benchmarks and pages."""
 FILES = ("README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".gitignore")
 
 
@@ -121,3 +123,18 @@ def test_classifiers_are_true(root: Path, project: dict[str, Any]) -> None:
     assert set() == set(project["classifiers"]) - classifiers
     assert others is not None
     assert {project["requires-python"].removeprefix(">="), *others[1].split()} == versions
+
+
+def test_each_extra_of_users_is_installed_alone(root: Path) -> None:
+    """The checks of a release try each extra, but Spark's, which has an environment of its own."""
+    script = (root / ".ci" / "release").read_text(encoding="utf-8")
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    declared = set(tomllib.loads(text)["project"]["optional-dependencies"])
+    tried, versions = (
+        re.findall(rf"^{name}=\((.+)\)$", script, re.MULTILINE) for name in ("EXTRAS", "VERSIONS")
+    )
+
+    assert declared - DEVELOPERS - {"spark"} == set(tried[0].split())
+    assert [f'"Programming Language :: Python :: {each}"' for each in versions[0].split()] == (
+        re.findall(r'"Programming Language :: Python :: 3\.\d+"', text)
+    )
