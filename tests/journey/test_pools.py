@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from onceward.message.names import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.journey.conftest import World
 
@@ -365,6 +368,18 @@ def test_a_member_sends_to_its_own_pool(world: World) -> None:
     world.settle()
 
     assert [1] == one.done
+
+
+def test_an_agent_without_pools_loads_nothing_of_them(tmp_path: Path) -> None:
+    """Opening its file reads one row, and imports no module of the feature."""
+    program = (
+        "import sys; from onceward import Agent, Postbox;"
+        f"Postbox({str(tmp_path / 'a.db')!r}, agent=Agent('a')).close();"
+        "print([name for name in sys.modules if name.startswith('onceward.features.pools.')])"
+    )
+
+    command = [sys.executable, "-c", program]  # a fresh interpreter: no fork of one that has all
+    assert "[]\n" == subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
 
 def test_a_message_knows_its_pool(world: World) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onceward.file.transaction import Rows
 
 late = partial(Late, __name__)
+SERVED: Final = "SELECT 1 FROM _onceward_pool_members WHERE agent = ? AND home = 1 LIMIT 1"
 # Pools whose messages wait for a member, or of which a member has messages that it does not take.
 WAITING: Final = """
 SELECT p.name
@@ -42,18 +43,30 @@ def waiting(read: Rows) -> list[str]:
     return [name for (name,) in read(WAITING, ())]
 
 
+def _serve(opening: Opening) -> None:
+    """Serve the pools of an agent whose file is open, if it has any: few agents do."""
+    agent, db = opening.agent, opening.deps.db
+    if agent is not None and db.vfs is None and (agent.serves or db.read(SERVED, (agent.name,))):
+        late("serving.serve")(opening)
+
+
+def _serve_again(opening: Opening, _limit: int) -> int:
+    """Serve them still: the process that did may have ended."""
+    _serve(opening)
+    return 0
+
+
 def _offer(opening: Opening) -> None:
     """Find pools of the home by name, and serve those of the agent."""
     opening.offers["find_peer"] = partial(late("finding.find"), opening)
     opening.offers["pool_transport"] = late("finding.transport")
-    if opening.agent is not None and opening.deps.db.vfs is None:
-        opening.joined.append(partial(late("serving.serve"), opening))
+    opening.joined.append(partial(_serve, opening))
 
 
 FEATURE: Final = Feature(
     name="pools",
     due=DueWork(now=f"EXISTS ({WAITING})", run=late("assigner.run")),
-    upkeep=Upkeep(home=late("serving.serve_again")),
+    upkeep=Upkeep(home=_serve_again),
     opens=_offer,
     parts={"pools": Part(late("api.pools_of"), late("aio.AsyncPools"))},
 )

@@ -70,10 +70,3 @@ def serve(opening: Opening) -> None:
         opening.once(serving_of).tell()
     except OncewardError as error:
         log.failure("warning", "its pools wait", error, agent=opening.deps.db.agent)
-
-
-def serve_again(opening: Opening, _limit: int) -> int:
-    """Serve them still: the process that did may have ended."""
-    if opening.agent is not None:
-        serve(opening)
-    return 0
