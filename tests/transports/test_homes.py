@@ -177,7 +177,9 @@ def test_a_request_cannot_be_passed_on(tmp_path: Path) -> None:
         near.homes.ping("third")
         told = SignedRequest("home", "home", "agents", "application/json", b'{"agents":[]}')
         told.sign(secrets_of(near, far), SystemClock().now() // 1000)
-        there, elsewhere = send(far, told), send(third, told)
+        there = send(far, told)
+        told.headers["onceward-for-home"] = third.fingerprint
+        elsewhere = send(third, told)
 
     assert (200, NOT_TAKEN) == (there[0], elsewhere)
 
