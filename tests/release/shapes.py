@@ -112,6 +112,10 @@ WITHOUT: Final = {
     ),
     "it reaches another machine, or needs an index": ("peers ping", "nats setup", "search"),
     "what it finds depends on the machine": ("doctor",),
+    "it needs the key of a home, and an extra for it": (
+        "homes show", "homes ls", "homes add", "homes ping", "homes rotate", "homes remove",
+        "homes agents",
+    ),
 }  # fmt: skip
 """Commands without a golden document, by reason."""
 
