@@ -23,6 +23,8 @@ Outcome = Counter[str]
 Mishap = Callable[[World, int], Outcome]
 HEALTHY: Final = 3
 """Messages of each pair that fare well before anything happens."""
+ASKED: Final = 1
+"""Questions of a copied file to its peer: it asks for what it had sent."""
 LATE: Final = 7200.0
 
 
@@ -95,13 +97,13 @@ def _restored(world: World, name: str, end: str, n: int) -> None:
 def double_processed(world: World, n: int) -> Outcome:
     """Use a second copy of the recipient's file, which handles the same messages again."""
     _cloned(world, "double", n, handled=True)
-    return Counter(delivered_once=HEALTHY + 1, double_processed=n)
+    return Counter(delivered_once=HEALTHY + 1 + ASKED, double_processed=n)
 
 
 def duplicated(world: World, n: int) -> Outcome:
     """Use a second copy of the recipient's file, which accepts the same messages again."""
     _cloned(world, "twice", n, handled=False)
-    return Counter(delivered_once=HEALTHY, duplicated=n, unprocessed=1)
+    return Counter(delivered_once=HEALTHY + ASKED, duplicated=n, unprocessed=1)
 
 
 def _cloned(world: World, name: str, n: int, *, handled: bool) -> None:

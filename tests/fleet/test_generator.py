@@ -7,6 +7,7 @@ from tests.fleet.generator import TASKS, Fleet, build
 
 from onceward import Postbox
 from onceward.errors import OncewardError
+from onceward.message.ids import KEYED
 from onceward.message.names import DIRECTORY
 
 IDS = """
@@ -59,7 +60,11 @@ def test_the_same_seed_makes_the_same_messages(fleet: Fleet, tmp_path: Path) -> 
     again = build(tmp_path)
 
     assert (fleet.verdicts, fleet.now) == (again.verdicts, again.now)
-    assert _messages(fleet.folder)[0] == _messages(tmp_path)[0]
+    made, remade = (
+        {each for each in _messages(folder)[0] if not each[3].startswith(KEYED)}
+        for folder in (fleet.folder, tmp_path)
+    )  # the questions of a file that was copied name its greeting, which is random
+    assert made == remade
 
 
 @pytest.mark.broken("everything that can go wrong went wrong in these files")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.journey.conftest import World
 
 HOUR = 3_600.0
+LEFT_BEHIND = "X3: the file of the other machine does not know what the new one has sent"
 
 
 def taken_over(world: World, *more: str) -> Path:
@@ -67,6 +68,7 @@ def opened(world: World, path: Path) -> Postbox:
     return box
 
 
+@pytest.mark.broken(LEFT_BEHIND)
 def test_the_new_file_has_everything(world: World) -> None:
     """Its peers send again what the backup lacks, without new messages."""
     taken_over(world)
@@ -106,6 +108,7 @@ def test_the_other_machine_learns_it_from_a_peer(world: World) -> None:
     assert [1, 2, 3] == effects(world)
 
 
+@pytest.mark.broken(LEFT_BEHIND)
 def test_outcomes_from_the_other_machine_do_not_count(world: World) -> None:
     """A message that it handled before it learned of the takeover is handled by the new file."""
     shop, _ = world.wired("shop", counting())
@@ -145,6 +148,7 @@ def test_a_dry_run_changes_nothing(world: World) -> None:
     assert before == world.path("billing").read_bytes()
 
 
+@pytest.mark.broken(LEFT_BEHIND)
 def test_the_latest_takeover_wins(world: World) -> None:
     """A second one, from the same backup, makes peers refuse the first."""
     taken_over(world)

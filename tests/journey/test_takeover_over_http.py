@@ -73,7 +73,7 @@ def test_a_peer_follows_to_the_new_url_and_the_old_file_stops(
         main(["doctor", str(old / "billing.db")])
         assert "has taken over this agent at" in capsys.readouterr().out
         assert [1, 2, 3] == jobs_of(new)
-        assert 0 == shop.file.stats()["received"]
+        assert [] == shop.query("SELECT id FROM onceward_inbox WHERE type = 'job'")
 
 
 def ended(shop: Postbox, job: Job) -> None:

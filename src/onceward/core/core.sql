@@ -56,6 +56,7 @@ CREATE TABLE _onceward_peers (
     inbound_rule         TEXT    CHECK (inbound_rule IS NULL OR json_valid(inbound_rule)),
     greeting             TEXT,
     takeover             TEXT,
+    lost_after           TEXT,
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
@@ -99,6 +100,7 @@ CREATE TABLE _onceward_outbox (
     ended_at       INTEGER,
     reason         TEXT,
     pool           TEXT,
+    found_again    INTEGER CHECK (found_again = 1),
     CHECK ((ended_at IS NULL) = (state = 'pending' OR state = 'sent')),
     CHECK (state = 'pending' OR state = 'sent' OR due_at IS NULL),
     CHECK (state = 'pending' OR held_by IS NULL),

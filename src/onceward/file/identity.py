@@ -60,11 +60,24 @@ ON CONFLICT (name) DO NOTHING
 GREET: Final = """
 UPDATE _onceward_peers
    SET greeting = CASE WHEN url IS NOT 'pool:' THEN ?1 END, due_at = NULL, owner = NULL,
-       lease_at = NULL,
+       lease_at = NULL, lost_after = '',
        redelivered_upto_seq = CASE WHEN url IS NOT 'pool:' THEN redelivered_upto_seq
                                    ELSE (SELECT coalesce(max(seq), 0) FROM _onceward_outbox) END
  WHERE name <> (SELECT agent FROM _onceward_file_info)
 """
+# max(seq) selects the row of the other column, too.
+LOST_AFTER: Final = """
+UPDATE _onceward_peers
+   SET lost_after = last.id
+  FROM (SELECT recipient, id, max(seq)
+          FROM _onceward_outbox WHERE sent_at IS NOT NULL GROUP BY recipient) AS last
+ WHERE name = last.recipient
+"""
+FIND_LOST_AFTER: Final = """
+SELECT lost_after FROM _onceward_peers WHERE name = ? AND lost_after IS NOT NULL
+"""
+ASKED: Final = "UPDATE _onceward_peers SET lost_after = NULL WHERE name = ?"
+MAX_BODY: Final = "SELECT max_body FROM _onceward_file_info"
 # The answer to the parcel in flight may be from before the restore: that parcel is pushed again.
 GREET_BACK: Final = f"""
 UPDATE _onceward_peers
@@ -205,7 +218,26 @@ def greet_peers(tx: StoreTransaction) -> int:
     They push again what it has lost, and it learns whether they have more from it than it knows.
     """
     tx.run(KNOW_SENDERS)
-    return tx.run(GREET, (f"{RESTORED}{new_token()[:24]}",))
+    count = tx.run(GREET, (f"{RESTORED}{new_token()[:24]}",))
+    tx.run(LOST_AFTER)
+    return count
+
+
+def take_lost_after(tx: StoreTransaction, peer: str) -> str | None:
+    """
+    Return the last message to a peer that a restored file knows, empty if it knows none.
+
+    Return None if the file was not restored, or from the second call on.
+    """
+    for (known,) in tx.rows(FIND_LOST_AFTER, (peer,)):
+        tx.run(ASKED, (peer,))
+        return str(known)
+    return None
+
+
+def max_body(tx: StoreTransaction) -> int:
+    """Return the size of the largest body that the inbox accepts, in bytes."""
+    return int(tx.rows(MAX_BODY)[0][0])
 
 
 def greet_back(tx: StoreTransaction, parcel: Parcel) -> None:

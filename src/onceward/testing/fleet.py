@@ -156,7 +156,8 @@ def _double_processed(place: _Place, n: int) -> Verdicts:
         taker.peers.add(sender.agent, f"file:{sender.file.path}")
         sender.peers.add(taker.agent, f"file:{copy}")
         _deliver(sender, taker, 1)
-    return Counter(delivered_once=HEALTHY + 1, double_processed=n)
+    asked = 1  # the copy asks what its file had sent
+    return Counter(delivered_once=HEALTHY + 1 + asked, double_processed=n)
 
 
 def _unprocessed(place: _Place, n: int) -> Verdicts:

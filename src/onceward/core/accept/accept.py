@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept import judge
 from onceward.core.accept.judge import Known
-from onceward.core.accept.policy import Arrives, Endings, InboxPolicy, Inspect, ParsedFrame, Told
+from onceward.core.accept.policy import (
+    Arrives,
+    Endings,
+    InboxPolicy,
+    Inspect,
+    ParsedFrame,
+    Told,
+    takes_by_kind,
+)  # fmt: skip
 from onceward.core.end import sent
 from onceward.core.rows import claimable, inbox, lanes, peers, senders, tickets
 from onceward.core.rows.inbox import InboxRow
@@ -92,7 +100,7 @@ class Receiver:
         self._notify_arrival = db.notifier.notify_arrival
         self._notify_out = partial(db.notifier.notify, "out")
         self._settings = settings
-        self._takes = {kind: take for each in features for kind, take in each.takes.items()}
+        self._takes = takes_by_kind(features, settings)
         self._stored = {kind: tell for each in features for kind, tell in each.stored.items()}
         let_go = [each.ends for each in features if each.ends is not None]
         self.endings = Endings(self._emitter, let_go)

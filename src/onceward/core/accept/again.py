@@ -10,7 +10,6 @@ from onceward.core.rows import differing
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import same_contents
 from onceward.message.parcel import OTHER_CONTENTS, ParcelFrame, Receipt
-from onceward.message.vocabulary import reason_text
 
 KEPT_AS: Final = "SELECT frame FROM _onceward_inbox WHERE sender = ? AND id = ?"
 TELLS: Final = ("processed", "duplicate")
@@ -19,14 +18,7 @@ TELLS: Final = ("processed", "duplicate")
 
 def present(known: KnownMessage) -> Receipt:
     """Return the receipt with the outcome of a message that came before."""
-    message_id, state, outcome, reason, _ = known
-    if outcome == "dead":
-        return Receipt(message_id, "dead", reason_text("dead", "kept in the peer's dead letters"))
-    if outcome is not None or state != "pending":
-        if state is None and outcome == "dropped":
-            reason = reason_text("dropped", "its row and its reason were pruned")
-        return received.receipt(message_id, outcome or str(state), reason)
-    return Receipt(message_id, "duplicate")
+    return received.present(*known[:4])
 
 
 def differs(tx: StoreTransaction, sender: str, carried: ParcelFrame, known: KnownMessage) -> bool:

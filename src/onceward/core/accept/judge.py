@@ -187,8 +187,16 @@ def look(tx: StoreTransaction, parcel: Parcel) -> Reception:
     any_takeover = known_here != (None, None, None) or parcel.takeover or parcel.known_takeover
     fence = _fence(tx, parcel, *known_here) if any_takeover else None
     if parcel.greeting and fence is None:
-        greet_back(tx, parcel)
+        _greeted(tx, parcel)
     return Reception(*classify(stream, parcel), waiting, rated, rule, known, stream, fence)
+
+
+def _greeted(tx: StoreTransaction, parcel: Parcel) -> None:
+    """Greet a restored peer back, and ask it what this file had sent, if it was restored, too."""
+    from onceward.core.accept import lost  # noqa: PLC0415 - after a restore only
+
+    greet_back(tx, parcel)
+    lost.ask(tx, parcel)
 
 
 def _fence(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from onceward.core.end import received
@@ -12,6 +13,8 @@ from onceward.file.directory import DirectoryHandle
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import Frame
 from onceward.message.parcel import STRENGTH, Durability, ParcelFrame
+from onceward.message.settings import Settings
+from onceward.message.vocabulary import FOUND, LOST
 
 LetGo = Callable[[StoreTransaction, list[int]], Sequence[str]]
 """Lets go of messages that end; returns the ids of requests whose replies are awaited no more."""
@@ -119,3 +122,25 @@ Inspect = Callable[[list[ParsedFrame]], list[ParsedFrame]]
 """
 Checks frames for mailboxes and of channels outside the transaction; a refused one has a problem.
 """
+
+
+def _tell_lost(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """Tell a restored sender which messages this file has from it; return True."""
+    from onceward.core.accept import lost  # noqa: PLC0415 - after a restore only
+
+    return lost.tell(tx, sender, frame)
+
+
+def _keep_found(settings: Settings, tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """Store messages that a peer has from this restored file; return True."""
+    from onceward.core.accept import lost  # noqa: PLC0415 - after a restore only
+
+    return lost.keep(settings, tx, sender, frame)
+
+
+def takes_by_kind(features: Sequence[Arrives], settings: Settings) -> dict[str | None, Take]:
+    """Return what accepts the frames of each kind: of a feature, and of a restored file."""
+    takes: dict[str | None, Take] = {LOST: _tell_lost, FOUND: partial(_keep_found, settings)}
+    for each in features:
+        takes.update(each.takes)
+    return takes

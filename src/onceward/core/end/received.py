@@ -20,7 +20,15 @@ from onceward.errors import StoreCorrupt
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.error_text import Raised
 from onceward.message.parcel import UNANSWERED, Receipt
-from onceward.message.vocabulary import Dead, Done, Outcome, Reason, RetryAt, Settlement
+from onceward.message.vocabulary import (
+    Dead,
+    Done,
+    Outcome,
+    Reason,
+    RetryAt,
+    Settlement,
+    reason_text,
+)
 
 UNENDED: Final = "a leased message could not be ended: its index is damaged, recover a copy"
 BY_HANDLER: Final[Reason] = "dropped"
@@ -244,6 +252,17 @@ def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
     seqs = inbox.expired(tx, limit, session)
     end_unclaimed(tx, seqs, "expired")
     return len(seqs)
+
+
+def present(message_id: str, state: str | None, outcome: str | None, reason: str | None) -> Receipt:
+    """Return the receipt of a message that came, by its row's state and its recorded outcome."""
+    if outcome == "dead":
+        return Receipt(message_id, "dead", reason_text("dead", "kept in the peer's dead letters"))
+    if outcome is None and state == "pending":
+        return Receipt(message_id, "duplicate")
+    if state is None and outcome == "dropped":
+        reason = reason_text("dropped", "its row and its reason were pruned")
+    return receipt(message_id, outcome or str(state), reason)
 
 
 def end_unclaimed(

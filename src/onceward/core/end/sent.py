@@ -298,6 +298,25 @@ def resend(tx: StoreTransaction, peer: str, *, after: int) -> int:
     return total
 
 
+UNFOUND: Final = {
+    "pending": {"ended_pending": 1},
+    "sent": {"sent": -1},
+    "acked": {"acked": -1},
+    "failed": {"failed": -1},
+    "dropped": {"outbox_dropped": -1},
+    "cancelled": {"cancelled": -1},
+}
+"""How counters change if a message that was found again is replaced, by its state."""
+
+
+def forget_found(tx: StoreTransaction, message_id: str) -> bool:
+    """Remove a message that was found again, because it is sent again; False if there is none."""
+    state = outbox.remove_found(tx, message_id)
+    if state is not None:
+        bump(tx, **UNFOUND[state])
+    return state is not None
+
+
 def cancel(tx: StoreTransaction, message_id: str) -> bool:
     """Withdraw a message that has not left yet; return whether that was possible."""
     if not outbox.set_cancelled(tx, message_id):

@@ -302,6 +302,22 @@ INSERT_SENT: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(COLUMNS)}, state, sent_at, attempts, pushed)
 VALUES ({", ".join("?" * len(COLUMNS))}, 'sent', ?, 1, 1)
 """
+# A message that was found again at its recipient was in a parcel that this file does not know.
+INSERT_FOUND: Final = f"""
+INSERT INTO _onceward_outbox ({", ".join(COLUMNS)}, pushed, found_again)
+VALUES ({", ".join("?" * len(COLUMNS))}, 1, 1)
+"""
+FIND_FOUND: Final = """
+SELECT id FROM _onceward_outbox
+ WHERE (id = ?1 OR (recipient = ?2 AND key = ?3)) AND found_again = 1
+"""
+FOUND_STATE: Final = "SELECT state FROM _onceward_outbox WHERE id = ? AND found_again = 1"
+END_FOUND: Final = """
+UPDATE _onceward_outbox SET state = 'acked', due_at = NULL, held_by = NULL, ended_at = ?
+ WHERE id = ? AND ended_at IS NULL
+"""
+REMOVE_FOUND: Final = "DELETE FROM _onceward_outbox WHERE id = ?"
+HAS_SENT: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND recipient = ? AND kind = ?"
 INSERT_BODY: Final = "INSERT INTO _onceward_bodies (text, digest) VALUES (?, ?) RETURNING body_id"
 RELEASE_BODY: Final = "DELETE FROM _onceward_bodies WHERE body_id = ?"
 RELEASE_UNUSED_BODY: Final = """
@@ -706,6 +722,34 @@ def insert_all(tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> Non
 def insert_sent(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Insert a message that enters the agent's own inbox in the same commit."""
     tx.run(INSERT_SENT, (*ROW(message), tx.now))
+
+
+def insert_found(tx: StoreTransaction, message: OutgoingMessage) -> None:
+    """Insert a message that a restored file had sent, as its recipient has it."""
+    tx.run(INSERT_FOUND, ROW(message))
+
+
+def find_found(
+    tx: StoreTransaction, message_id: str, recipient: str, key: str | None
+) -> str | None:
+    """Return the id of the message with an id or key if it was found again at its recipient."""
+    for (found,) in tx.rows(FIND_FOUND, (message_id, recipient, key)):
+        return str(found)
+    return None
+
+
+def remove_found(tx: StoreTransaction, message_id: str) -> str | None:
+    """Remove a message that was found again; return its state before, None if it was not."""
+    for (state,) in tx.rows(FOUND_STATE, (message_id,)):
+        tx.run(END_FOUND, (tx.now, message_id))  # one that is not settled cannot be deleted
+        tx.run(REMOVE_FOUND, (message_id,))
+        return str(state)
+    return None
+
+
+def has_sent(tx: StoreTransaction, message_id: str, recipient: str, kind: str) -> bool:
+    """Return whether a message of that id and kind was sent to *recipient*."""
+    return bool(tx.rows(HAS_SENT, (message_id, recipient, kind)))
 
 
 def insert_dropped(tx: StoreTransaction, message: OutgoingMessage, reason: str) -> None:

@@ -31,7 +31,7 @@ ON CONFLICT (id) DO UPDATE
 ANSWER_EARLY: Final = """
 INSERT INTO _onceward_pending_replies (id, session, recipient, state, asked_at, reply_id, ended_at)
 SELECT :id, :session, :sender, 'answered', :now, :reply, :now
- WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = :id)
+ WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = :id AND found_again IS NULL)
 ON CONFLICT (id) DO NOTHING
 """
 # A limit may have dropped the request in the same transaction: no reply will come.

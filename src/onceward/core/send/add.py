@@ -12,6 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from onceward.core.end import sent
 from onceward.core.end.sent import ID
 from onceward.core.rows import outbox, tickets
 from onceward.core.rows.outbox import OutgoingMessage
@@ -75,7 +76,8 @@ class _IdTaken(Exception):
     """
     The file has sent a message under the id that a handler's message gets each time.
 
-    A restored file has not. So the handler was called again on purpose, such as by a replay.
+    A restored file has not, or has found it again. So the handler was called again on purpose, such
+    as by a replay.
     """
 
 
@@ -128,7 +130,8 @@ class Outbox:
                 return self._add_within_limits(tx, message)
         except Exception as error:
             if isinstance(error, _IdTaken):
-                return self.add(tx, self.composer.renamed(message))
+                replaced = sent.forget_found(tx, str(error))
+                return self.add(tx, message if replaced else self.composer.renamed(message))
             self._tell_failed(message, error)
             raise
 
@@ -322,10 +325,19 @@ def _store(tx: StoreTransaction, message: OutgoingMessage) -> str | None:
             outbox.release_body(tx, cast("int", stored.body_id))
         if "UNIQUE" not in str(error):
             raise schema_damage(error) from error.__cause__
+        if message.repeatable or message.headers.reply_to or message.headers.kind:
+            _refuse_found(tx, message)
         known = _duplicate(tx, message)
         # A write that is repeated, because its commit may have happened, meets its own message.
         return None if tx.may_be_durable and known == message.id else known
     return None
+
+
+def _refuse_found(tx: StoreTransaction, message: OutgoingMessage) -> None:
+    """Raise _IdTaken if the message was found again: its wait, or a feature's, begins again."""
+    found = outbox.find_found(tx, message.id, message.recipient, message.headers.key)
+    if found is not None:
+        raise _IdTaken(found)
 
 
 def add_if_possible(tx: StoreTransaction, message: OutgoingMessage) -> bool:
@@ -336,6 +348,16 @@ def add_if_possible(tx: StoreTransaction, message: OutgoingMessage) -> bool:
     except ConstraintError:
         return False
     tx.outgoing[message.recipient] = None
+    return True
+
+
+def add_found(tx: StoreTransaction, message: OutgoingMessage) -> bool:
+    """Store a message that was found again; return False if it is known, or the file is full."""
+    try:
+        with tx.nested():
+            outbox.insert_found(tx, message)
+    except ConstraintError:
+        return False
     return True
 
 

@@ -9,12 +9,10 @@ from typing import Final, NamedTuple
 from onceward.core.accept.policy import Endings
 from onceward.core.end import sent
 from onceward.core.rows import inbox, senders, tickets
-from onceward.core.rows.outbox import OutgoingMessage
+from onceward.core.send import internal
 from onceward.core.send.add import NO_ASKER, add_if_possible
-from onceward.core.send.compose import named_id
 from onceward.file.transaction import StoreTransaction
-from onceward.message.body import encode
-from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
+from onceward.message.frame import Frame, FrameHeaders
 from onceward.message.ids import OWN_ID
 from onceward.message.parcel import UNANSWERED, Receipt
 from onceward.message.vocabulary import CANCEL, PRIORITIES, reason_text
@@ -144,13 +142,11 @@ def cancel_reason(said: object) -> str:
 def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None:
     """Ask the recipient of a request to cancel it, if the outbox accepts one more message."""
     key = f"{CANCEL}:{asked.id}"
-    payload = encode(reason or None)
     headers = FrameHeaders(
         sender=asked.agent,
         recipient=asked.recipient,
         type=CANCEL,
         kind=CANCEL,
-        media=payload.media,
         session=asked.session,
         rank=PRIORITIES.index("critical"),
         ordering_key=key,
@@ -158,15 +154,6 @@ def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None
         key=key,
         causation_id=asked.id,
     )
-    message_id = named_id(headers, asked.recipient, None)
-    frame = f"{render_head(frame_prefix(headers), message_id, tx.now)}{payload.text}}}"
-    message = OutgoingMessage(
-        headers=headers,
-        id=message_id,
-        recipient=asked.recipient,
-        frame=frame,
-        digest=digest(frame),
-        created_at=tx.now,
-    )
+    message = internal.compose(headers, reason or None, tx.now)
     if add_if_possible(tx, message):
-        tickets.open_one(tx, message_id, asked.session, asked.recipient, tx.now, None, *NO_ASKER)
+        tickets.open_one(tx, message.id, asked.session, asked.recipient, tx.now, None, *NO_ASKER)

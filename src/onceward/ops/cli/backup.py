@@ -27,7 +27,7 @@ PEERS: Final = """\
 What this means for its peers:
 - Its next process greets them, so they learn that the file is older. They send again the messages
 that it had received after {at}, and report by id those that they no longer have.
-- Messages that it sent after {at} are no longer in its outbox. Peers that received them keep them;
+- Messages that it sent after {at} are no longer in its outbox. Its peers tell it which they have;
 its greeting starts a new epoch there, so that no peer takes a message for a duplicate.
 - Messages that it handled after {at} are handled again when they arrive again: effects outside the
 file happen twice. Its own tables are as of {at}."""

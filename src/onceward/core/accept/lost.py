@@ -1,0 +1,162 @@
+"""
+Find again what a restored file had sent, at the peers that have it.
+
+A peer that answers the greeting of a restored file is asked for the messages that came after the
+last one that the file knows. It sends them in pages, each with the outcomes of its messages, and
+the commit that stores a page asks for the next one. Questions and pages are ordinary messages: they
+go over every transport, come once, and go on after a restart. A message that is found again is
+stored as sent, with its outcome; a handler or a request that sends it again replaces it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from onceward.core.end import received, sent
+from onceward.core.rows import arrived, outbox
+from onceward.core.rows.outbox import OutgoingMessage
+from onceward.core.send import internal
+from onceward.core.send.add import add_found, add_if_possible
+from onceward.errors import InvalidMessage
+from onceward.file import identity
+from onceward.file.transaction import StoreTransaction
+from onceward.message.frame import Frame, FrameHeaders, digest
+from onceward.message.parcel import REASON_MAX, Parcel, Receipt, ReceiptState
+from onceward.message.settings import Settings
+from onceward.message.vocabulary import FOUND, LOST, PRIORITIES
+
+PAGE: Final = 200
+"""Maximum messages of a page."""
+PAGE_BYTES: Final = 256 << 10
+"""Maximum bytes of a page; a message that is larger is not found again."""
+ESCAPED: Final = 2
+"""A frame is JSON, so it takes at most this many times its bytes as text in JSON."""
+SCANNED: Final = 5_000
+"""Maximum messages of all senders among which a page looks for those of its sender."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class LostQuestion(BaseModel):
+    """Which messages of its sender a restored file asks for."""
+
+    known: str = ""
+    """With the first question: the id of the last one that it knows; empty if it knows none."""
+    after: Count = 0
+    upto: Count | None = None
+    """With later ones: the part of the recipient's inbox that is left, by sequence."""
+    max_bytes: Count
+
+
+class FoundPage(BaseModel):
+    """Messages that a recipient has from a restored sender, and the part that is left."""
+
+    after: Count
+    upto: Count
+    sent: Annotated[list[tuple[str, ReceiptState, str | None]], Field(max_length=PAGE)]
+    """Frame, outcome and reason of each."""
+
+
+B = TypeVar("B", LostQuestion, FoundPage)
+
+
+def ask(tx: StoreTransaction, parcel: Parcel) -> None:
+    """Ask a peer that has greeted for the messages that this file has lost, once per restore."""
+    known = identity.take_lost_after(tx, parcel.sender)
+    if known is not None:
+        headers = _headers(parcel.recipient, parcel.sender, LOST, str(parcel.greeting))
+        _send(tx, headers, LostQuestion(known=known, max_bytes=identity.max_body(tx)))
+
+
+def tell(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """Answer a restored sender with a page of the messages that this file has from it."""
+    asked = _read(LostQuestion, frame)
+    if asked is not None:
+        page = _page(tx, sender, asked)
+        if page.sent or page.after < page.upto:
+            headers = _headers(frame.recipient, sender, FOUND, frame.id)
+            _send(tx, headers._replace(in_reply_to=frame.id), page)
+    return True
+
+
+def keep(settings: Settings, tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """Store a page of messages that a peer has from this file, and ask for the next one."""
+    page = _read(FoundPage, frame)
+    if page is None or not outbox.has_sent(tx, frame.inreplyto or "", sender, LOST):
+        return True
+    found: list[Receipt] = []
+    for text, state, reason in page.sent:
+        message_id = _store(tx, frame.recipient, sender, text)
+        if message_id is not None:
+            found.append(Receipt(message_id, state, reason and reason[:REASON_MAX]))
+    ask_at = tx.now + round(1000 * settings.ack_timeout)
+    sent.settle(tx, sender, found, ask_at=ask_at, stored_ends=settings.ack == "stored")
+    if page.after < page.upto:
+        rest = LostQuestion(after=page.after, upto=page.upto, max_bytes=identity.max_body(tx))
+        _send(tx, _headers(frame.recipient, sender, LOST, frame.id), rest)
+    return True
+
+
+def _headers(agent: str, peer: str, kind: str, cause: str) -> FrameHeaders:
+    """Return the headers of a question or page that comes after all ordinary messages, once."""
+    return FrameHeaders(
+        sender=agent, recipient=peer, type=kind, kind=kind, key=f"{kind}:{cause}",
+        rank=PRIORITIES.index("background"), ordering_key=LOST, lane=LOST,
+    )  # fmt: skip
+
+
+def _send(tx: StoreTransaction, headers: FrameHeaders, body: BaseModel) -> None:
+    add_if_possible(tx, internal.compose(headers, body.model_dump(), tx.now))
+
+
+def _read(kind: type[B], frame: Frame) -> B | None:
+    """Return the body of a message as *kind*; None if it is none."""
+    try:
+        return kind.model_validate(frame.data)
+    except ValidationError:
+        return None
+
+
+def _page(tx: StoreTransaction, sender: str, asked: LostQuestion) -> FoundPage:
+    """Return the next messages of a sender, and after which sequence the others are."""
+    after, upto = asked.after, asked.upto
+    if upto is None:
+        after, upto = arrived.seq_of(tx, sender, asked.known), arrived.newest(tx)
+    last, listed = arrived.sizes_of(tx, sender, (after, upto), slice_=SCANNED, limit=PAGE)
+    room = most = min(PAGE_BYTES, asked.max_bytes) // ESCAPED
+    chosen: list[int] = []
+    for seq, size in listed:
+        if size <= room:
+            chosen.append(seq)
+            room -= size
+        elif size <= most:
+            last = seq - 1
+            break
+    rows = arrived.outcomes_of(tx, sender, chosen)
+    told: list[tuple[str, ReceiptState, str | None]] = []
+    for text, *known in rows:
+        _, state, reason = received.present(*known)
+        told.append((text, state, reason))
+    return FoundPage(after=last, upto=upto, sent=told)
+
+
+def _store(tx: StoreTransaction, agent: str, peer: str, text: str) -> str | None:
+    """Store a message that was found again; return its id, None if it is known or not ours."""
+    try:
+        of = Frame.parse(text)
+    except InvalidMessage:
+        return None
+    if (of.sender, of.recipient) != (agent, peer):
+        return None
+    headers = FrameHeaders(
+        sender=agent, recipient=peer, type=of.type, session=of.session, topic=of.topic,
+        rank=of.priority, lane=of.partitionkey or of.session, correlation_id=of.correlationid,
+        in_reply_to=of.inreplyto, expires_at=of.expires_at, key=of.idempotencykey,
+        channel=of.channel, kind=of.kind,
+    )  # fmt: skip
+    message = OutgoingMessage(
+        headers=headers, id=of.id, recipient=peer, frame=text, digest=digest(text),
+        created_at=tx.now if of.time is None else round(1000 * of.time.timestamp()),
+    )  # fmt: skip
+    return of.id if add_found(tx, message) else None
