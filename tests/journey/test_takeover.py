@@ -184,3 +184,30 @@ def test_peers_follow_to_a_new_url_on_the_same_network(world: World) -> None:
         assert peer is not None
         assert expected == peer.url
         world.boxes["shop"].peers.add("billing", "wire:moved")
+
+
+@pytest.mark.broken("X1: the file of the other machine lacks what the new one has")
+def test_a_peer_that_the_backup_does_not_know_learns_it_by_an_answer(world: World) -> None:
+    """It is not greeted: the new file tells its takeover when the peer sends, and nothing else."""
+    world.wired("billing", "other")
+    world.shut()
+    world.keep_copy("billing")
+    other = world.home / "other"
+    other.mkdir()
+    world.open("shop").peers.add("billing", "wire:billing")
+    [billing] = world.reopen("billing")
+    billing.peers.add("shop", "wire:shop")
+    world.shut()
+    shutil.copyfile(world.path("billing"), other / "billing.db")
+    take_over(world)
+    shop, billing = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=1))
+    shop.run_until_idle()
+    assert [] == [parcel for parcel in world.wire.pushed if parcel.sender == "billing"]
+    old = opened(world, other / "billing.db")
+    old.send("shop", Job(n=3))
+    old.run_until_idle()
+
+    with pytest.raises(TakenOver):
+        old.send("shop", Job(n=4))
+    assert 0 == shop.file.stats()["inbox_pending"]

@@ -261,11 +261,11 @@ def supersede(tx: StoreTransaction, takeover: str) -> bool:
     return True
 
 
-def note_takeover(tx: StoreTransaction, parcel: Parcel) -> None:
+def note_takeover(tx: StoreTransaction, peer: str, takeover: str) -> None:
     """Store that a peer's file comes from a takeover, and where the agent is now."""
-    url = Takeover.parse(str(parcel.takeover)).url
+    url = Takeover.parse(takeover).url
     scheme = None if url is None else url.partition(":")[0] + ":"
-    named = {"takeover": parcel.takeover, "url": url, "scheme": scheme, "name": parcel.sender}
+    named = {"takeover": takeover, "url": url, "scheme": scheme, "name": peer}
     tx.run(NOTE_TAKEOVER, named)
 
 

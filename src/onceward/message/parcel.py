@@ -194,7 +194,11 @@ class Answer:
     retry_after: int = 0
     """With ``busy``: milliseconds after which to try again; 0 leaves that to the sender."""
     takeover: str | None = None
-    """With ``superseded``: the takeover after which the sender's file is not used any more."""
+    """
+    The takeover that the recipient's file comes from.
+
+    With ``superseded``: the one after which the sender's file is not used any more.
+    """
     newest: int = field(default=0, compare=False)
     """Wire version that the peer reads, if it is newer than that of the parcel."""
 

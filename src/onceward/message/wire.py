@@ -190,7 +190,7 @@ class _AnswerData(_Strict):
     retry_after: Count
     """With busy: milliseconds after which to try again; 0 leaves that to the sender."""
     takeover: Annotated[str, Field(pattern=TAKEOVER)] | None = None
-    """With superseded: the takeover after which the sender's file is not used any more."""
+    """The takeover of the answering file; with superseded, the one that replaced the sender's."""
     newest: Count | None = None
     """Wire version that its writer reads, if that is newer than the parcel's."""
     requires: Requires | None = None

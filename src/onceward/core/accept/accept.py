@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from onceward.core.accept import judge
 from onceward.core.accept.judge import Known
-from onceward.core.accept.policy import (
-    Arrives,
-    Endings,
-    InboxPolicy,
-    Inspect,
-    ParsedFrame,
-    Told,
-    takes_by_kind,
-)  # fmt: skip
+from onceward.core.accept.policy import Arrives, Endings, InboxPolicy, Inspect, ParsedFrame, Told
 from onceward.core.end import sent
 from onceward.core.rows import claimable, inbox, lanes, peers, senders, tickets
 from onceward.core.rows.inbox import InboxRow
@@ -100,7 +92,7 @@ class Receiver:
         self._notify_arrival = db.notifier.notify_arrival
         self._notify_out = partial(db.notifier.notify, "out")
         self._settings = settings
-        self._takes = takes_by_kind(features, settings)
+        self._takes = Arrives.takes_by_kind(features, settings)
         self._stored = {kind: tell for each in features for kind, tell in each.stored.items()}
         let_go = [each.ends for each in features if each.ends is not None]
         self.endings = Endings(self._emitter, let_go)
@@ -114,6 +106,7 @@ class Receiver:
         return InboxPolicy(
             agent=db.agent,
             durability=db.durability,
+            takeover=db.takeover,
             max_body=db.max_body,
             max_inbox=db.max_inbox,
             accept_weaker=self._settings.accept_weaker,
@@ -305,13 +298,11 @@ def _answer(
     receipts: tuple[Receipt, ...] = (),
     where: tuple[str, int] = ("", 0),
 ) -> Answer:
+    epoch, number = where
     return Answer(
-        verdict=verdict,
-        receipts=receipts,
-        durability=policy.durability,
-        epoch=where[0],
-        number=where[1],
-    )
+        verdict=verdict, receipts=receipts, durability=policy.durability, takeover=policy.takeover,
+        epoch=epoch, number=number,
+    )  # fmt: skip
 
 
 def _accept_frames(

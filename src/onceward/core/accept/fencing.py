@@ -2,8 +2,10 @@
 Refuse parcels of a file, or for a file, after another machine has taken over its agent.
 
 Each takeover has a text, and the newest one is the greatest. A sender says from which one its file
-comes, and which one of the recipient it knows. So a file that was superseded learns it by its next
-push, or by the next parcel that it gets; then it stops permanently.
+comes, and which one of the recipient it knows; an answer says from which one its file comes. So a
+peer knows the new file after one exchange with it, in either direction, and a file that was
+superseded learns it by its next push, or by the next parcel that it gets; then it stops
+permanently.
 """
 
 from __future__ import annotations
@@ -39,6 +41,6 @@ def refusal(
         return Answer(verdict="busy", retry_after=RETRY_AFTER)
     if (parcel.takeover or "") < (of_sender or ""):
         return Answer(verdict="superseded", takeover=of_sender)
-    if parcel.takeover != of_sender:
-        identity.note_takeover(tx, parcel)
+    if parcel.takeover is not None and parcel.takeover != of_sender:
+        identity.note_takeover(tx, parcel.sender, parcel.takeover)
     return None

@@ -86,6 +86,14 @@ class Arrives(NamedTuple):
     ends: LetGo | None = None
     """Lets go of messages that end from outside, by their sequences, before they end."""
 
+    @staticmethod
+    def takes_by_kind(features: Sequence[Arrives], settings: Settings) -> dict[str | None, Take]:
+        """Return what accepts the frames of each kind: of a feature, and of a restored file."""
+        takes: dict[str | None, Take] = {LOST: _tell_lost, FOUND: partial(_keep_found, settings)}
+        for each in features:
+            takes.update(each.takes)
+        return takes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxPolicy:
@@ -97,6 +105,8 @@ class InboxPolicy:
     max_inbox: int = 1_000_000
     accept_weaker: bool = False
     max_hops: int = 64
+    takeover: str | None = None
+    """The takeover that the file comes from, which each answer tells."""
     network: bool = False
     """Whether parcels come from other machines: senders without a rule get the network's rule."""
     takes: Mapping[str | None, Take] = field(default_factory=dict)
@@ -136,11 +146,3 @@ def _keep_found(settings: Settings, tx: StoreTransaction, sender: str, frame: Fr
     from onceward.core.accept import lost  # noqa: PLC0415 - after a restore only
 
     return lost.keep(settings, tx, sender, frame)
-
-
-def takes_by_kind(features: Sequence[Arrives], settings: Settings) -> dict[str | None, Take]:
-    """Return what accepts the frames of each kind: of a feature, and of a restored file."""
-    takes: dict[str | None, Take] = {LOST: _tell_lost, FOUND: partial(_keep_found, settings)}
-    for each in features:
-        takes.update(each.takes)
-    return takes

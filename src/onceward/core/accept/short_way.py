@@ -150,4 +150,5 @@ class PlainArrival(Arrival):
             verdict="accepted",
             receipts=(self._receipt,),
             durability=self._policy.durability,
+            takeover=self._policy.takeover,
         )

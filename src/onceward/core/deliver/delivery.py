@@ -378,13 +378,15 @@ class Deliveries:
         inbox.
         """
         self._busy.serve(packed.lease.name)
+        if answer.takeover is not None:
+            self._failures.hear_takeover(tx, packed.lease, answer)
         if answer.verdict == "busy":
             self._failures.busy(tx, packed, answer)
             return None
         if answer.verdict == "fork":
             return self._forked(tx, packed, answer)
         if answer.verdict == "superseded":
-            self._failures.superseded(tx, packed, answer)
+            self._failures.superseded(tx, packed)
             return None
         ask_at = tx.now + round(1000 * self._settings.ack_timeout)
         options = SettleOptions(self._settings, self._db.durability, ask_at, streams)

@@ -133,10 +133,16 @@ class DeliveryFailures:
         else:
             self.back_off(tx, packed, "busy: the peer's inbox is full", unreachable=True)
 
-    def superseded(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> None:
-        """Stop permanently, because the peer knows another machine that has taken over."""
-        if answer.takeover is not None:
-            identity.supersede(tx, answer.takeover)
+    def hear_takeover(self, tx: StoreTransaction, held: PeerLease, answer: Answer) -> None:
+        """Store the takeover that an answer tells: of this file, or the one of the peer's file."""
+        told = str(answer.takeover)
+        if answer.verdict == "superseded":
+            identity.supersede(tx, told)
+        elif told > (held.takeover or ""):
+            identity.note_takeover(tx, held.name, told)
+
+    def superseded(self, tx: StoreTransaction, packed: InFlight) -> None:
+        """Stop, because the peer knows another machine that has taken over."""
         self.back_off(tx, packed, TAKEN_OVER, unreachable=True)
 
     def wait(self, tx: StoreTransaction, packed: InFlight, error: str, after: int) -> None:

@@ -18,8 +18,8 @@ from onceward.ops.cli.target import WHERE, Where, chosen
 
 COLUMNS: Final = ("file", "agent", "at", "saved", "number", "machine")
 FENCED: Final = """\
-Peers that were greeted by this file refuse the file of the other machine, which learns that by its
-next parcel, and stops. A peer that is not greeted yet still accepts parcels from it."""
+Peers that have heard from this file refuse the file of the other machine, which learns that by its
+next parcel, and stops. A peer that has not heard from it yet accepts parcels of both."""
 
 
 def takeover(
