@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 
 from onceward import Postbox
 from onceward.file.database import Database
+from onceward.file.in_flight import HEADERS
+from onceward.file.last_seen import MARK
 
 CRASHES = """
 import os, signal, sys
@@ -142,6 +145,27 @@ def test_a_file_is_not_restored_while_others_use_it(path: Path) -> None:
         box.send("shop", {})
 
     assert ("False", False) == (ran.stdout.strip(), is_restored(path))
+
+
+def test_a_file_that_another_process_just_closes_is_not_restored(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its WAL is gone, and its note comes a moment later: the opening waits for it."""
+    crashed(path)
+    con = apsw.Connection(str(path))  # stands for the process that closes: its WAL is removed
+    con.execute("SELECT 1 FROM _onceward_file_info")
+    con.close()
+    noted = list[float]()
+
+    def note(seconds: float) -> None:
+        noted.append(seconds)
+        with Path(f"{path}-run").open("r+b") as run:
+            run.seek(HEADERS)
+            run.write(MARK[::-1])
+
+    monkeypatch.setattr("onceward.file.last_seen.time.sleep", note)
+
+    assert (False, 1) == (is_restored(path), len(noted))
 
 
 def test_without_a_place_for_the_note_nothing_is_found_out(path: Path) -> None:

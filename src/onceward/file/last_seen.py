@@ -15,15 +15,20 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from onceward.file.identity import Identity, Reach
 from onceward.file.in_flight import HEADERS, KEPT
+from onceward.message.clock import monotonic
 
 NOTE: Final = struct.Struct("<4s32sB3xQqqqqq")
 MARK: Final = b"owl1"
+CLOSES_WITHIN: Final = 0.1
+"""Seconds in which a process that has closed the database has noted it."""
+LOOK_EVERY: Final = 0.01
 
 
 class Note(NamedTuple):
@@ -60,6 +65,7 @@ class LastSeen:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._noted = self._text()
         self._left, self._had_wal = self._look()
         self._file_id = ""
         self._reach: Reach | None = None
@@ -87,7 +93,21 @@ class LastSeen:
             before = self._read()
         except OSError:
             return False
-        return before is None or not self._continues(before, found.reach)
+        return not (before and self._continues(before, found.reach)) and not self._was_in_use()
+
+    def _was_in_use(self) -> bool:
+        """
+        Return whether another process has noted something since the first look.
+
+        Then it has just opened or closed the database, which the two looks have seen halfway. One
+        that closes it writes its note a moment later.
+        """
+        until = monotonic() + CLOSES_WITHIN
+        while self._text() == self._noted:
+            if monotonic() >= until:
+                return False
+            time.sleep(LOOK_EVERY)
+        return True
 
     def _continues(self, before: Note, reach: Reach) -> bool:
         """Return whether the database was left as noted, and has come as far."""
@@ -107,9 +127,19 @@ class LastSeen:
             self._write(Note(self._file_id, closed, *left, self._reach))
 
     def _read(self) -> Note | None:
-        handle = os.open(f"{self._path}-run", os.O_RDWR | os.O_CREAT, 0o600)
+        """Return the note; raise OSError if no file can be written beside the database."""
+        return _unpacked(self._bytes(os.O_RDWR | os.O_CREAT))
+
+    def _text(self) -> bytes:
+        """Return what is noted; nothing if there is no file yet."""
+        with suppress(OSError):
+            return self._bytes(os.O_RDONLY)
+        return b""
+
+    def _bytes(self, flags: int) -> bytes:
+        handle = os.open(f"{self._path}-run", flags, 0o600)
         try:
-            return _unpacked(os.pread(handle, NOTE.size, HEADERS))
+            return os.pread(handle, NOTE.size, HEADERS)
         finally:
             os.close(handle)
 
