@@ -131,6 +131,7 @@ def test_the_size_of_the_largest_values_suffices() -> None:
         receipts=(receipt,),
         epoch=longest,
         number=BIG,
+        base_position=(longest, BIG),
         retry_after=BIG,
         takeover=takeover,
     )

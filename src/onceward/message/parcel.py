@@ -191,6 +191,8 @@ class Answer:
     durability: Durability = "safe"
     epoch: str = ""
     number: int = 0
+    base_position: tuple[str, int] | None = None
+    """With ``fork``: the position before the epoch of that stream; None without a stream."""
     retry_after: int = 0
     """With ``busy``: milliseconds after which to try again; 0 leaves that to the sender."""
     takeover: str | None = None
@@ -229,6 +231,7 @@ LONGEST_REASON: Final = 6 * REASON_MAX + 2
 """Bytes of the longest reason as JSON, where a control character takes six."""
 LONGEST_TAKEOVER: Final = len(f',"takeover":"{0:08} {0:013}  "') + 6 * (200 + 500)
 """Bytes of the longest takeover in an answer, see ``Takeover``."""
+LONGEST_BASE: Final = len(f',"base_position":{{"epoch":,"number":{2**63}}}') + LONGEST_ID
 
 
 def encoded_size(parcel: Parcel) -> int:
@@ -274,6 +277,7 @@ def answer_bytes(parcel: Parcel) -> int:
         ENVELOPE
         + LONGEST_ID
         + LONGEST_TAKEOVER
+        + LONGEST_BASE
         + sum(map(_text_bytes, texts))
         + sum(RECEIPT + LONGEST_REASON + _text_bytes(each.id) for each in parcel.frames)
     )

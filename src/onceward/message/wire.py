@@ -187,6 +187,8 @@ class _AnswerData(_Strict):
     """With fork: the stream that the recipient knows."""
     number: Count
     """With fork: the last accepted number of that stream."""
+    base_position: _Position | None = None
+    """With fork: the position before the epoch of that stream."""
     retry_after: Count
     """With busy: milliseconds after which to try again; 0 leaves that to the sender."""
     takeover: Annotated[str, Field(pattern=TAKEOVER)] | None = None
@@ -299,6 +301,7 @@ def encode_answer(answer: Answer, parcel: Parcel) -> bytes:
         "number": answer.number,
         "retry_after": answer.retry_after,
         **({} if answer.takeover is None else {"takeover": answer.takeover}),
+        **_placed("base_position", answer.base_position),
         **({} if parcel.version == VERSION else {"newest": VERSION}),
     }
     try:
@@ -333,6 +336,7 @@ def decode_answer(body: bytes, parcel: Parcel) -> Answer:
         durability=data.durability,
         epoch=data.epoch,
         number=data.number,
+        base_position=_position(data.base_position),
         retry_after=data.retry_after,
         takeover=data.takeover,
         newest=data.newest or 0,
@@ -367,8 +371,7 @@ def _parcel_data(parcel: Parcel, lengths: Iterable[int]) -> dict[str, Any]:
         "unsettled": list(parcel.unsettled),
     }
     for name in ("base_position", "stream_position"):
-        if (position := getattr(parcel, name)) is not None:
-            data[name] = dict(zip(("epoch", "number"), position, strict=True))
+        data |= _placed(name, getattr(parcel, name))
     for name in ("greeting", "takeover", "known_takeover"):
         if (text := getattr(parcel, name)) is not None:
             data[name] = text
@@ -454,6 +457,11 @@ def _cut(listed: list[_Frame], rest: bytes) -> tuple[ParcelFrame, ...]:
 
 def _receipts(listed: list[_Receipt]) -> tuple[Receipt, ...]:
     return tuple(Receipt(each["id"], each["state"], each.get("reason")) for each in listed)
+
+
+def _placed(name: str, position: tuple[str, int] | None) -> dict[str, dict[str, Any]]:
+    """Return a position under its name; nothing for None."""
+    return {} if position is None else {name: {"epoch": position[0], "number": position[1]}}
 
 
 def _position(found: _Position | None) -> tuple[str, int] | None:

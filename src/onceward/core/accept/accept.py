@@ -256,7 +256,9 @@ def accept(
     verdict, stream, known = found.verdict, found.stream, found.known
     if verdict == "fork":
         bump(tx, forks=1)
-        return AcceptResult(_answer(policy, "fork", where=stream.position), moved=moved)
+        answer = _answer(policy, "fork", where=stream.position)
+        base = stream.base if stream.epoch else None
+        return AcceptResult(replace(answer, base_position=base), moved=moved)
     new = len(parcel.frames) - len(known)
     if verdict == "accepted" and new and found.waiting and found.waiting + new > policy.max_inbox:
         return AcceptResult(_answer(policy, "busy"), moved=moved)

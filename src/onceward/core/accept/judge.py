@@ -106,7 +106,7 @@ class StreamPosition(NamedTuple):
 
     @property
     def base(self) -> tuple[str, int]:
-        """Epoch and number before its epoch began, as the sender reported them."""
+        """Epoch and number at which its epoch began: as the sender reported them, or after that."""
         return self.base_epoch, self.base_number
 
     def precedes(self, epoch: str) -> bool:
@@ -117,6 +117,12 @@ class StreamPosition(NamedTuple):
     def known_to(self, parcel: Parcel) -> bool:
         """Return whether the sender's file knows every parcel that was accepted from it."""
         return parcel.base_position == self.position or self.last_id in parcel.unsettled
+
+    def reached(self, base: tuple[str, int] | None) -> tuple[str, int]:
+        """Return the position at which a new epoch begins here: its *base*, or after it."""
+        epoch, number = base or ("", 0)
+        numbers = (known for other, known in (self.position, self.base) if other == epoch)
+        return epoch, max([number, *numbers])
 
     def holds(self, relies_on: tuple[str, int] | None) -> bool:
         """Return whether this file has reached the position that a new epoch builds on."""
@@ -216,8 +222,7 @@ def _known(listed: str) -> Known:
 
 def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
     """Record that *parcel* was accepted, in the commit that stores its frames."""
-    here = stream.base_epoch, stream.base_number
-    relied = here if parcel.epoch == stream.epoch else parcel.base_position or ("", 0)
+    relied = stream.base if parcel.epoch == stream.epoch else stream.reached(parcel.base_position)
     position = parcel.epoch, parcel.number, parcel.last_id
     senders.save_stream(tx, parcel.sender, *position, tx.now, *relied)
 

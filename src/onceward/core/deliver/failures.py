@@ -11,7 +11,7 @@ from onceward.core.deliver import parcels
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.end import sent
 from onceward.core.rows import outbox, peers, senders
-from onceward.core.rows.peers import Fork, PeerLease
+from onceward.core.rows.peers import PeerLease
 from onceward.core.run.event_emitter import CountedAttempt, EventEmitter
 from onceward.errors import ForeignHandle, OutOfDescriptors
 from onceward.file import identity
@@ -205,13 +205,16 @@ class DeliveryFailures:
         """
         Open a new epoch because our stream does not continue the peer's record.
 
-        One of the two files was restored or replaced. If it is the peer's, the messages that it has
-        lost and that are retained here are sent again. If it is ours, and repeatedly, two copies of
+        One of the two files was restored or replaced, or both. The messages that the peer has lost
+        and that are retained here are sent again. If it is our file, and repeatedly, two copies of
         it are in use: then the peer is not pushed to for a while, and None is returned.
         """
+        from onceward.core.deliver.fork import judge_fork  # noqa: PLC0415 - rare
+
         held = packed.lease
-        fork = peers.judge_fork(held, answer.epoch, answer.number)
-        self._resend(tx, held, fork)
+        fork = judge_fork(held, answer)
+        if fork.lacks_after is not None:
+            self._resend(tx, held.name, fork.lacks_after)
         detail = (
             f"we are at parcel {held.number + 1} of {held.epoch[:8]}, "
             f"the peer at {answer.number} of {answer.epoch[:8] or 'none'}"
@@ -230,12 +233,10 @@ class DeliveryFailures:
         self._failed(tx, held.name, COPIED, due_at)
         return None
 
-    def _resend(self, tx: StoreTransaction, held: PeerLease, fork: Fork) -> None:
+    def _resend(self, tx: StoreTransaction, peer: str, after: int) -> None:
         """Send the messages again that a restored peer has lost, and report them."""
-        stands = held.ordinal_of(fork.epoch, fork.number)
-        lost = 0 if fork.own else sent.resend(tx, held.name, after=stands)
-        if lost:
+        if lost := sent.resend(tx, peer, after=after):
             self._emitter.emit(tx, PeerRolledBack(
-                agent=self._agent, at=tx.now, peer=held.name, resent=lost,
-                retained_from=outbox.oldest(tx, held.name),
+                agent=self._agent, at=tx.now, peer=peer, resent=lost,
+                retained_from=outbox.oldest(tx, peer),
             ))  # fmt: skip

@@ -414,6 +414,8 @@ class Fork(NamedTuple):
     """Whether this file was restored or copied, rather than the peer's."""
     in_doubt: bool
     """Whether a copy may have pushed messages that this file does not know."""
+    lacks_after: int | None
+    """The last parcel of this file that the peer has, if it lacks later ones."""
 
 
 def new_epoch(
@@ -448,20 +450,6 @@ def new_epoch(
         "own_forks": own_forks,
     }
     return held._replace(number=0, last_id="", parcel=None, **fresh)
-
-
-def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
-    """
-    Find out from a peer's position which file was restored or replaced.
-
-    Before the settled position, or in an epoch older than ours, it is the peer's. After it, or in
-    an epoch that is not older than ours and not ours, a copy of this file has pushed, or this file
-    was restored.
-    """
-    stands = held.ordinal_of(epoch, number)
-    settled = held.ordinal - 1 if held.number else held.base_parcel
-    own = bool(epoch) and (stands >= settled if stands else generation_of(epoch) >= held.generation)
-    return Fork(epoch, number, own, in_doubt=own or bool(epoch and not stands))
 
 
 def register(tx: StoreTransaction, urls: Mapping[str, str]) -> None:
