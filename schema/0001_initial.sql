@@ -102,6 +102,7 @@ CREATE TABLE _onceward_outbox (
     reason         TEXT,
     pool           TEXT,
     found_again    INTEGER CHECK (found_again = 1),
+    addressed_to   TEXT    AS (coalesce(pool, recipient)) VIRTUAL,
     CHECK ((ended_at IS NULL) = (state = 'pending' OR state = 'sent')),
     CHECK (state = 'pending' OR state = 'sent' OR due_at IS NULL),
     CHECK (state = 'pending' OR held_by IS NULL),
@@ -113,7 +114,7 @@ CREATE INDEX _onceward_outbox_ready ON _onceward_outbox (recipient, rank, seq) W
 CREATE INDEX _onceward_outbox_due   ON _onceward_outbox (due_at, seq)          WHERE due_at IS NOT NULL;
 CREATE INDEX _onceward_outbox_expiry ON _onceward_outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
 -- A key belongs to the name to which its message was sent: a pool, or else the recipient.
-CREATE UNIQUE INDEX _onceward_outbox_key ON _onceward_outbox (coalesce(pool, recipient), key) WHERE key IS NOT NULL;
+CREATE UNIQUE INDEX _onceward_outbox_key ON _onceward_outbox (addressed_to, key) WHERE key IS NOT NULL;
 -- Messages of pools that a member has and that have not ended.
 CREATE INDEX _onceward_outbox_pool ON _onceward_outbox (pool, recipient) WHERE pool IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX _onceward_outbox_body        ON _onceward_outbox (body_id)          WHERE body_id IS NOT NULL;
@@ -748,7 +749,7 @@ BEGIN
             THEN RAISE(ABORT, 'onceward:ttl and delay are seconds, not negative')
         -- A conflict clause of the outer INSERT must not reach the inner one.
         WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = NEW.id) THEN RAISE(ABORT, 'onceward:id is known')
-        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE coalesce(pool, recipient) = NEW.recipient AND key = NEW.key) THEN RAISE(ABORT, 'onceward:key is known')
+        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE addressed_to = NEW.recipient AND key = NEW.key) THEN RAISE(ABORT, 'onceward:key is known')
         END
       FROM (SELECT NEW.recipient AS recipient, NEW.topic AS topic, NEW.id AS id);
     INSERT INTO _onceward_peers (name, epoch)

@@ -326,7 +326,7 @@ DELETE FROM _onceward_bodies
 """
 FIND_DUPLICATE: Final = f"""
 SELECT id, {frame_of("o")} FROM _onceward_outbox AS o WHERE id = ?
-    OR (coalesce(pool, recipient) = ? AND key = ?)
+    OR (addressed_to = ? AND key = ?)
 """
 FIND_DEAD: Final = """
 SELECT id

@@ -33,7 +33,7 @@ DEAD: Final = "SELECT 1 FROM _onceward_dead_letters WHERE id = ?"
 DECIDED: Final = """
 SELECT t.state, t.reason
   FROM _onceward_outbox AS o JOIN _onceward_pending_replies AS t ON t.id = o.id
- WHERE coalesce(o.pool, o.recipient) = ? AND o.key = ?
+ WHERE o.addressed_to = ? AND o.key = ?
 """
 ARRIVED: Final = f"""{senders("_onceward_inbox")}
 SELECT b.seq, coalesce((SELECT outcome
