@@ -969,4 +969,5 @@ def test_an_endpoint_has_an_app_of_its_own() -> None:
     paths = [getattr(route, "path", "") for route in HttpEndpoint().app.routes]
 
     of_agents = [f"/v1/agents/{{name}}/{verb}" for verb in ("parcels", "ping", "collect")]
-    assert [*of_agents, "/v1/home", "/v1/home/agents", "/healthz"] == paths
+    of_homes = ["/v1/home", "/v1/home/agents", "/v1/home/collect"]
+    assert [*of_agents, *of_homes, "/healthz"] == paths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -127,6 +128,7 @@ def test_a_handler_that_ends_the_transaction_of_its_claim_is_counted(
 ) -> None:
     """The claim is undone with everything else; the next one is committed before the handler."""
     monkeypatch.setattr(Worker, "_shares_claims", property(lambda self: self._quick))
+    monkeypatch.setattr("onceward.core.handle.worker.CLAIM_WAITS", inf)  # no call is slow
     agent, calls = Agent("billing"), list[object]()
 
     @agent.on("json", attempts=2)

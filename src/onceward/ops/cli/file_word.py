@@ -13,7 +13,7 @@ WITHOUT: Final = frozenset(
     {"new", "completion", "init", "demo", "serve", "metrics", "top", "inspect"}
 )
 """Commands that work on no file of an agent."""
-GROUPS: Final = frozenset({"fleet", "keys", "nats", "ship"})
+GROUPS: Final = frozenset({"fleet", "homes", "keys", "nats", "ship"})
 """Commands and groups of them that work on many files, or on none."""
 OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore"})
 """Commands that have an argument FILE."""
