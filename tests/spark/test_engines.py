@@ -88,7 +88,8 @@ def test_a_loss_is_found_from_the_log_too(spark: SparkSession, life: Life, tmp_p
 
     assert {} == told_apart(spark, life, log)
     again = by_spark(spark, life, log, files=False)
-    assert ["delivered_once"] * 4 + ["double_processed"] * 4 == sorted(again.values())
+    told = 1  # the question of the restored file for what it had sent
+    assert ["delivered_once"] * (4 + told) + ["double_processed"] * 4 == sorted(again.values())
 
 
 @pytest.mark.broken("rows were deleted by hand")

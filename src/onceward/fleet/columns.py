@@ -21,7 +21,8 @@ STATS: Final = "onceward_stats"
 """The view whose computed columns are all numbers."""
 NUMBERS: Final = frozenset(
     {"attempt", "attempts", "bound", "bytes", "cap", "chunks", "debounce_for", "dropped"}
-    | {"in_flight", "inject", "kept", "last", "leased", "messages", "position", "waiting"}
+    | {"failures", "in_doubt", "in_flight", "inject", "kept", "last", "leased", "members"}
+    | {"messages", "position", "waiting"}
 )
 """Computed columns of the other views that are numbers; the rest of the computed ones is text."""
 DECLARED: Final[Mapping[str, Kind]] = {"INTEGER": "bigint", "REAL": "double"}

@@ -20,7 +20,9 @@ from onceward.testing import Controls, ManualClock
 ACTS: Final[dict[str, int]] = {"send": 8, "undone": 2, "carry": 6, "sweep": 2, "reopen": 1}
 """What may happen next, and how often it does."""
 SIZE: Final = 5_000
-SENT: Final = "SELECT id, CAST(correlation_id AS INTEGER) FROM onceward_outbox ORDER BY seq"
+SENT: Final = """
+SELECT id, CAST(correlation_id AS INTEGER) FROM onceward_outbox WHERE type = 'text' ORDER BY seq
+"""
 READ: Final = "SELECT n, count(*) FROM read GROUP BY n"
 TWO_DAYS: Final = 2 * 86_400
 A_YEAR: Final = 365 * 86_400
@@ -165,7 +167,7 @@ class _Desk:
         rows = dict(self._near.query(SENT))
         missing = set(self._scene.known("sent")) - set(rows.values())
         self.wrong += [f"LOST_ACK {n}: its row is missing" for n in sorted(missing)]
-        for record in self._near.history(limit=1000).messages:
+        for record in self._near.history(limit=1000, type="text").messages:
             if record.body_error or record.body != text_of(rows[record.id]):
                 self.wrong.append(f"LOST_BODY {rows[record.id]}: {record.body_error}")
 
