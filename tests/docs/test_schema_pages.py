@@ -48,7 +48,7 @@ def _described(text: str) -> dict[tuple[str, str], list[str]]:
 
 def _columns(con: apsw.Connection, name: str) -> list[str]:
     return [
-        str(column) for (column,) in con.execute("SELECT name FROM pragma_table_info(?)", (name,))
+        str(column) for (column,) in con.execute("SELECT name FROM pragma_table_xinfo(?)", (name,))
     ]
 
 

@@ -150,7 +150,9 @@ def test_messages_to_oneself_that_were_pruned_are_no_loss(tmp_path: Path) -> Non
         near.file.run_maintenance()
         now = world.clock.now()
         with near.begin() as tx:
-            tx.execute("INSERT INTO _onceward_outbox SELECT * FROM kept")
+            columns = "SELECT group_concat(name) FROM pragma_table_info('_onceward_outbox')"
+            [(stored,)] = tx.execute(columns)
+            tx.execute(f"INSERT INTO _onceward_outbox ({stored}) SELECT {stored} FROM kept")
         world.rest()
     found = reconcile(tmp_path / "agents", out=tmp_path / "out", rules=Rules(now=now))
 

@@ -222,7 +222,8 @@ def _known(listed: str) -> Known:
 
 def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
     """Record that *parcel* was accepted, in the commit that stores its frames."""
-    relied = stream.base if parcel.epoch == stream.epoch else stream.reached(parcel.base_position)
+    here = stream.base_epoch, stream.base_number
+    relied = here if parcel.epoch == stream.epoch else stream.reached(parcel.base_position)
     position = parcel.epoch, parcel.number, parcel.last_id
     senders.save_stream(tx, parcel.sender, *position, tx.now, *relied)
 
