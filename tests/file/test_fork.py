@@ -194,6 +194,7 @@ HOME = """
 import json, os, sys, threading, warnings
 from pathlib import Path
 from onceward import Agent, Context, Postbox
+from onceward.message.frame import Frame
 
 warnings.simplefilter("ignore")
 folder, load = Path(sys.argv[1]), sys.argv[2]
@@ -250,6 +251,7 @@ def work(n: int) -> None:
                 other.send("c", 1)
 
 
+Frame.model_rebuild()  # a fork during pydantic's first build has tests of its own
 box = Postbox(folder / "a.db", agent=agent, hold_unknown=True)
 Postbox(folder / "c.db", agent="c")
 threads = [threading.Thread(target=work, args=(n,)) for n in range(4 if load == "busy" else 0)]
