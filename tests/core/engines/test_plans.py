@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
+from onceward.core.rows import outbox
 from onceward.features.runs import runs, session_queues
 
 LARGE = re.compile(
-    r"SCAN (_onceward_(inbox|runs|drops|processed_messages|dead_letters)|b|r|o)\b"
+    r"SCAN (_onceward_(inbox|runs|drops|outbox|processed_messages|dead_letters)|b|r|o)\b"
     r"(?! USING (COVERING )?INDEX _onceward_runs_(open|ended|left)\b)"
 )
 STATEMENTS = {
@@ -21,6 +22,10 @@ STATEMENTS = {
     for module in (session_queues, runs)
     for name, sql in vars(module).items()
     if isinstance(sql, str) and re.match(r"\s*(SELECT|UPDATE|INSERT|DELETE)\b", sql)
+} | {
+    "outbox.FIND_FOUND": outbox.FIND_FOUND,
+    "outbox.FIND_DUPLICATE": outbox.FIND_DUPLICATE,
+    "outbox.TASKS_CANCELLED": outbox.TASKS_CANCELLED,
 }
 
 

@@ -309,7 +309,7 @@ VALUES ({", ".join("?" * len(COLUMNS))}, 1, 1)
 """
 FIND_FOUND: Final = """
 SELECT id FROM _onceward_outbox
- WHERE (id = ?1 OR (recipient = ?2 AND key = ?3)) AND found_again = 1
+ WHERE (id = ?1 OR (addressed_to = ?2 AND key = ?3)) AND found_again = 1
 """
 FOUND_STATE: Final = "SELECT state FROM _onceward_outbox WHERE id = ? AND found_again = 1"
 END_FOUND: Final = """
@@ -676,8 +676,7 @@ SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worke
    AND json_type(d.head, '$.callersession') = 'text'
    AND NOT EXISTS (SELECT 1
                      FROM _onceward_outbox AS r
-                    WHERE coalesce(r.pool, r.recipient) = i.agent
-                     AND r.key = 'worker_result:' || d.id)
+                    WHERE r.addressed_to = i.agent AND r.key = 'worker_result:' || d.id)
 """
 
 
