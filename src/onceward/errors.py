@@ -37,8 +37,8 @@ Define every error of the package, as one tree.
     │   └── InvalidParcel            not a parcel or an answer; also an InvalidArgument
     │       └── UnsupportedVersion     of a newer onceward; also Unreachable: its messages wait
     ├── UnknownKey                 no key is shared with that peer
-    ├── WrongHome                  another home answers at a url
     │   └── UnsafeKey                its file is readable by others, or holds something else
+    ├── WrongHome                  another home answers at a url
     ├── UnknownMailbox             no such mailbox, or it has expired
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
     │   └── RunLost                  the run was ended from outside; another run gets its messages

@@ -227,7 +227,7 @@ def take_lost_after(tx: StoreTransaction, peer: str) -> str | None:
     """
     Return the last message to a peer that a restored file knows, empty if it knows none.
 
-    Return None if the file was not restored, or from the second call on.
+    Return None if the file was not restored, and at each later call.
     """
     for (known,) in tx.rows(FIND_LOST_AFTER, (peer,)):
         tx.run(ASKED, (peer,))
