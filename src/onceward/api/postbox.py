@@ -61,6 +61,7 @@ from onceward.hooks import Hooks
 from onceward.message.arguments import Accepted, checked
 from onceward.message.clock import Clock, monotonic
 from onceward.message.events import WalDeleted
+from onceward.message.frame import Frame
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option, quoted
 from onceward.message.parcel import Answer, Parcel
@@ -261,6 +262,8 @@ class Postbox(Session, EventSource, PostboxParts):
     def _join_session(self, parts: ExitStack, *, engines: bool) -> None:
         """Join the owner's session; features hold what they note of it until the end."""
         opening = self._opening
+        if engines:
+            Frame.model_rebuild()  # before threads read frames: a fork would wait for the build
         self._run.begin(engines=engines, alone=lambda: _call_each(opening.alone))
         parts.callback(opening.closing.close)
         _call_each(opening.joined)
