@@ -1,6 +1,6 @@
 """The settings of the site of these tests."""
 
-SECRET_KEY = "tests"  # noqa: S105 - of no secret
+SECRET_KEY = "tests"  # noqa: S105 - not a secret
 DEBUG = False
 USE_TZ = True
 TIME_ZONE = "UTC"

@@ -16,6 +16,7 @@ from django.test import override_settings
 from django.utils import timezone
 from tests.integrations.django.shop import tasks
 from tests.integrations.django.shop.models import Customer
+from tests.waiting import until
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument
@@ -139,6 +140,20 @@ def test_queues_are_those_of_the_settings(box: Postbox) -> None:
     assert (["mailed"], "mail") == (tasks.order, result.task.queue_name)
     with pytest.raises(InvalidTask):
         tasks.post.using(queue_name="fax")
+
+
+def test_a_task_that_exits_has_failed_with_its_exception(box: Postbox) -> None:
+    """Receivers of the signal hear it, and the result has the class and the end of the trace."""
+    told: list[Any] = []
+    task_finished.connect(lambda task_result, **_: told.append(task_result.status), weak=False)
+    result = tasks.leave.enqueue()
+    worker._agents.clear()
+    with Postbox(box.file.path, agent=worker.agent_of("default")):
+        until(lambda: result.refresh() or result.is_finished)
+    [error] = result.errors
+
+    assert (FAILED, [FAILED], SystemExit) == (result.status, told, error.exception_class)
+    assert error.traceback.endswith("\nSystemExit: closed\n")
 
 
 def test_a_failed_task_leaves_nothing_but_its_error(box: Postbox) -> None:

@@ -58,6 +58,12 @@ def chain(name: str) -> str:
 
 
 @task
+def leave() -> None:
+    """Exit, as a script does."""
+    raise SystemExit("closed")
+
+
+@task
 def unfit() -> object:
     """Return a value that JSON does not have."""
     return object()

@@ -48,7 +48,7 @@ class TaskHandler:
         task_started.send(self._sender, task_result=result)
         try:
             value = normalize_json(_call(task, result, body))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._tell_failed(result, error)
             raise
         now = moment(SystemClock().now())
@@ -56,7 +56,7 @@ class TaskHandler:
         task_finished.send(self._sender, task_result=result)
         return {"value": value, "began_at": began_at, "worker": worker}
 
-    def _tell_failed(self, result: TaskResult, error: Exception) -> None:
+    def _tell_failed(self, result: TaskResult, error: BaseException) -> None:
         """Tell receivers of the signal of a failure, unless the task is called again."""
         if result.attempts < self._attempts:
             return

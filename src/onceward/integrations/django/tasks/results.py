@@ -41,6 +41,10 @@ STATUS: Final = {
 """By the state of the message; all others have failed."""
 UNKNOWN: Final = "unknown"
 """Name of a worker that died in the call."""
+EXITED: Final = "RuntimeError: the handler raised SystemExit("
+"""How the error of a task that raised SystemExit begins."""
+CAUSED: Final = "\nThe above exception was the direct cause"
+"""What stands in a traceback between SystemExit and the error that it caused."""
 
 
 def enqueued_at(cursor: Any, message_id: str, message_type: str) -> Any:
@@ -79,11 +83,18 @@ def read(cursor: Any, message_id: str, message_type: str, alias: str) -> TaskRes
         raise TaskResultDoesNotExist(message_id) from error
     result = result_of(task, message_id, body, enqueued_at=moment(at))
     change(result, status=STATUS.get(state, TaskResultStatus.FAILED), finished_at=moment(ended_at))
-    failures = [Failure(*row) for row in cursor.execute(FAILURES, asked).fetchall()]
+    failures = [_as_raised(Failure(*row)) for row in cursor.execute(FAILURES, asked).fetchall()]
     _add_calls(result, failures, attempts)
     if state == "processed":
         _add_value(result, cursor.execute(VALUE, asked).fetchone())
     return result
+
+
+def _as_raised(failure: Failure) -> Failure:
+    """Return a failure with the exception of the task, if that was SystemExit."""
+    if not failure.error.startswith(EXITED):
+        return failure
+    return failure._replace(error="SystemExit", trace=failure.trace.partition(CAUSED)[0])
 
 
 def _add_calls(result: TaskResult, failures: list[Failure], attempts: int) -> None:
