@@ -104,7 +104,7 @@ BROKEN = {
     ),
     "takes mail for nobody": (
         honest_but('url == "memory:nobody" and None'),
-        "test_nobody_there_is_unreachable",
+        "test_a_missing_receiver_is_unreachable",
     ),
     "drops what is not plain ASCII": (
         honest_but(

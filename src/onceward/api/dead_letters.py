@@ -250,7 +250,7 @@ class DeadLetters:
     ) -> Callable[[StoreTransaction], str]:
         """Return the call that moves one dead letter, to leave in *wait* seconds."""
         if as_new:
-            return self._anew(dead, wait)
+            return self._as_new(dead, wait)
         if dead.channel is not None:
             self._in_channel(dead, as_new=False)
 
@@ -266,7 +266,7 @@ class DeadLetters:
 
         return closed.check_replay(self._directory, dead.frame, as_new=as_new)
 
-    def _anew(self, dead: DeadLetter, wait: float | None) -> Callable[[StoreTransaction], str]:
+    def _as_new(self, dead: DeadLetter, wait: float | None) -> Callable[[StoreTransaction], str]:
         if dead.origin != "outbox":
             msg = f"dead letter {dead.id} was received: only sent messages can be sent as new"
             raise InvalidArgument(msg)

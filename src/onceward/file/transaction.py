@@ -419,7 +419,7 @@ class NestedBlock:
 def _refuse_writing(cursor: Any, sql: str, _: object) -> bool:
     """Let a statement run if it only returns rows."""
     if not (cursor.is_readonly and cursor.get_description()):
-        raise ReadOnlyStore(f"{quoted(sql)} is no SELECT: write by ctx.tx.execute(…)")
+        raise ReadOnlyStore(f"{quoted(sql)} is not a SELECT: write by ctx.tx.execute(…)")
     return True
 
 

@@ -42,7 +42,7 @@ def plan(
     milliseconds. The plan is what ``carry_out`` does, no more and no less.
 
     Raises:
-        InvalidCondition: *where* is no such condition.
+        InvalidCondition: *where* is not such a condition.
         OutputTaken: the folder is not empty, and not ours; or its plan was carried out.
         OutputBusy: another process writes into it.
         NamesNoFile: a path names no file; nothing is written.

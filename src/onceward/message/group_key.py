@@ -68,7 +68,7 @@ def read_key(field: str, given: object) -> GroupKey:
     if callable(given):
         return GroupKey("function", function=given)
     if not isinstance(given, str) or not given:
-        msg = f"{field}={quoted(given)} is no attribute, body.FIELD, headers.NAME or function"
+        msg = f"{field}={quoted(given)} is not an attribute, body.FIELD, headers.NAME or a function"
         raise InvalidArgument(msg)
     first, *path = given.split(".")
     if first in ("body", "headers") and path and all(path):

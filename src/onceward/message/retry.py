@@ -294,7 +294,7 @@ def _foreign(name: str, part: Any) -> str:
     if isinstance(part, known.stop_when_event_set):
         return "looks at an event of one process, which a stored message outlives: pause the agent"
     other = known.stop.stop_base if name == "wait" else known.wait.wait_base
-    return f"is no {name}" if isinstance(part, other) else ""
+    return f"is not a {name}" if isinstance(part, other) else ""
 
 
 DEFAULT_RETRY: Final = RetryPolicy.parse("")

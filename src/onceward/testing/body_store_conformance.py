@@ -37,7 +37,7 @@ class LargeBodyStoreConformance:
 
     @pytest.mark.parametrize("data", [b"", b"\0\xff", LARGE], ids=["empty", "bytes", "10 MB"])
     def test_a_body_is_returned_as_it_was_stored(self, store: LargeBodyStore, data: bytes) -> None:
-        """Whatever its size."""
+        """An empty body, bytes that are not text, and 10 MB."""
         store.put(NAME, data)
 
         assert data == store.get(NAME)

@@ -213,7 +213,7 @@ class TransportConformance(WireConformance):
 
         assert "safe" == answer.durability
 
-    def test_nobody_there_is_unreachable(self, line: Line) -> None:
+    def test_a_missing_receiver_is_unreachable(self, line: Line) -> None:
         """A url without a receiver raises Unreachable, so that messages wait."""
         nowhere = self.nowhere(line.far)
         if nowhere is None:

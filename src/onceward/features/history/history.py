@@ -70,7 +70,7 @@ class Source:
 
     @property
     def spelled(self) -> dict[str, str]:
-        """The attributes that are no columns of the table, with their expressions."""
+        """The attributes that are not columns of the table, with their expressions."""
         return {"sender": self.sender, "recipient": self.recipient, "state": self.state}
 
     def where(self, names: Iterable[str]) -> str:

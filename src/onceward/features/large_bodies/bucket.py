@@ -30,7 +30,7 @@ class Bucket:
     def __init__(self, uri: str) -> None:
         if URI.fullmatch(uri) is None:
             raise InvalidArgument(
-                f"large_body_store {uri!r} is no bucket: give one such as s3://bucket/folder"
+                f"large_body_store {uri!r} does not name a bucket: write s3://bucket/folder"
             )
         self._uri = uri
 

@@ -852,7 +852,7 @@ def _cause(error: str | None) -> str:
 BEGINS: Final = frozenset({
     "Push", "Handler", "Waits", "Ready", "Next", "Delayed", "On", "Step", "Sleeps", "The", "Its",
 })  # fmt: skip
-"""Words that begin a sentence, and are no names."""
+"""Words that begin a sentence, and are not names."""
 
 
 def _lower(text: str) -> str:
