@@ -368,5 +368,5 @@ def explicit_limits(settings: Settings) -> tuple[int | None, ...]:
 
 
 def note_pruned(tx: StoreTransaction, before: Millis) -> None:
-    """Record that messages that ended *before* may be missing, so their receipts are not reported as orphans."""
+    """Record that messages that ended *before* may be missing, so receipts of them are expected."""
     tx.run(PRUNED, (before,))
