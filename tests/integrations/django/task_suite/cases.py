@@ -63,8 +63,8 @@ def configure() -> None:
     from django.tasks.backends import dummy, immediate  # noqa: PLC0415 - after the setup
     from tests.integrations.django.task_suite import backends  # noqa: PLC0415 - as above
 
-    dummy.DummyBackend = backends.Waiting  # type: ignore[misc,assignment]
-    immediate.ImmediateBackend = backends.Done  # type: ignore[misc,assignment]
+    dummy.DummyBackend = backends.Waiting
+    immediate.ImmediateBackend = backends.Done
 
 
 def run(folder: str) -> int:
@@ -79,7 +79,7 @@ def run(folder: str) -> int:
             return self.test_suite(ours)
 
     sys.path.insert(0, folder)
-    SimpleTestCase.databases = {"default"}  # type: ignore[assignment,misc]
+    SimpleTestCase.databases = {"default"}
     return int(Runner(verbosity=1).run_tests([f"tasks.{each}" for each in FILES]))
 
 
