@@ -42,6 +42,30 @@ def test_a_limit_costs_statements_by_the_claim(
     assert [each + more for each in plain] == limited
 
 
+def test_a_key_costs_statements_by_the_claim(opened: Open) -> None:
+    """Groups are parked, counted and given their next turns together, however many there are."""
+    agent = Agent("bob")
+    agent.on("job", key="body.tenant", concurrency=2, rate="1000/s")(lambda _: None)
+    agent.on("plain")(lambda _: None)
+    box = opened(agent, tuning=Tuning(share_commit_for=60))
+    [worker] = box._workers
+
+    def cost(kind: str, messages: int) -> int:
+        for n in range(messages):
+            key = f"{kind}{messages}.{n}"
+            box.send("bob", {"tenant": key}, type=kind, ordering_key=key)
+        box._dispatcher.run_due()
+        worker._size = messages
+        counted = Counted(box)
+        assert messages == worker.round()
+        return len(counted.take())
+
+    plain, keyed = ([cost(kind, n) for n in (1, 40)] for kind in ("plain", "job"))
+
+    assert plain[1] - plain[0] == keyed[1] - keyed[0]
+    assert keyed[0] <= plain[0] + 10
+
+
 def test_a_batch_costs_statements_by_the_call(opened: Open) -> None:
     """Claiming, handling and settling a hundred messages takes as many as ten."""
     agent = Agent("bob")

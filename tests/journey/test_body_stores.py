@@ -113,6 +113,31 @@ def test_a_body_is_in_the_store_until_no_message_needs_it(world: World, shelf: S
     assert [] == shelf.bodies()
 
 
+def test_a_key_in_a_stored_body_is_read_while_others_may_write(world: World) -> None:
+    """The claim passes the message over until its worker has read the body; groups then hold."""
+    taken, got, agent = list[bool](), list[str](), Agent("reader")
+
+    class Watched(Shelf):
+        def get(self, name: str) -> bytes:
+            taken.append(box._db.writer.queue.taken)
+            return super().get(name)
+
+    @agent.on("scan", key="body.tenant", rate="1/h")
+    def scan(body: Any) -> None:
+        got.append(body["tenant"])
+
+    shelf = Watched(world.clock)
+    shop = world.open("shop", large_body=5000, large_body_store=shelf)
+    box = world.open(agent, large_body_store=shelf)
+    for n, (tenant, size) in enumerate((("a", 6000), ("a", 6000), ("b", 6000), ("c", 1))):
+        body = {"tenant": tenant, "text": "x" * size}
+        shop.send("reader", body, type="scan", ordering_key=str(n))
+    world.settle()
+
+    assert ["a", "b", "c"] == sorted(got)
+    assert [False] * 3 == taken[:3]
+
+
 def test_a_body_of_an_undone_send_is_removed_after_a_day(world: World, shelf: Shelf) -> None:
     """What others keep under the sender's name stays, and so does a body that waits."""
     shop, _ = opened(world, shelf)

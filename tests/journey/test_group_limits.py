@@ -15,9 +15,10 @@ from tests.waiting import until
 
 from onceward import Agent, Context, Msg, Postbox, Tuning
 from onceward.core.handle.worker import Worker
-from onceward.core.rows import claimable
+from onceward.core.rows import claimable, lanes
 from onceward.errors import InvalidArgument
 from onceward.features.handler_limits import turns
+from onceward.features.handler_limits.group_keys import GroupKeys
 from onceward.features.handler_limits.groups import GroupGate
 from onceward.features.handler_limits.limits import HandlerLimits
 from onceward.message.vocabulary import PARKED
@@ -47,13 +48,15 @@ with Postbox(sys.argv[1], agent=agent, workers=1) as box:
     time.sleep(600)
 """
 SMALL = {
+    "SCAN json_each VIRTUAL TABLE INDEX 1:",
+    "SCAN ended VIRTUAL TABLE INDEX 1:",
     "SCAN CONSTANT ROW",
     "SCAN _onceward_file_info",
     "SCAN h",
     "SCAN _onceward_handler_limits",
     "SCAN _onceward_lanes USING INDEX _onceward_lanes_suspects",
 }
-"""Steps over a single row, sessions with runs, limits that are set, or the lanes of suspects."""
+"""Steps over a bound list, a single row, sessions with runs, set limits, or lanes of suspects."""
 ROWS = """
 SELECT (SELECT count(*) FROM _onceward_turns),
        (SELECT count(*) FROM _onceward_rate_limits WHERE name GLOB 'group:*')
@@ -352,7 +355,9 @@ def test_a_claim_reads_no_more_rows_however_many_wait(world: World) -> None:
     for statement, bound in (
         (turns.READY, named),
         (turns.RUNNING, {"group": "job\ta"}),
-        (turns.EMPTY, {"group": "job\ta", "rank": 2, "lane": 1}),
+        (turns.EMPTY, ("[1]",)),
+        (turns.NEXT, ("[1]",)),
+        (lanes.REST, {"lanes": '[[1, "job\\ta"]]', "due_at": 1, "suspect": False}),
         (turns.NEXT_DUE, {}),
         (turns.LAST, {}),
         (claimable.AGENDA, {}),
@@ -501,7 +506,8 @@ def test_the_end_of_a_call_notifies_the_worker_that_waits_for_its_group(world: W
     box._dispatcher.run_due()
     shared = HandlerLimits(agent, alone=lambda _: frozenset(), free=told.append)
     one, two = (
-        Worker(box._deps, agent, asyncio.new_event_loop, gate=GroupGate(shared)) for _ in range(2)
+        Worker(box._deps, agent, asyncio.new_event_loop, gate=GroupGate(shared, GroupKeys()))
+        for _ in range(2)
     )
     one.round()
     first = [*told]

@@ -180,6 +180,12 @@ class Frame(BaseModel):
         if self.data_base64 is not None and self.data is not None:
             raise InvalidMessage("a frame carries data or data_base64, never both")
 
+    @property
+    def has_stored_body(self) -> bool:
+        """Whether the body is stored outside of the message, by onceward."""
+        carried = self.data is not None or self.data_base64 is not None
+        return not carried and str(self.dataref).startswith(OUR_REFERENCE)
+
     def with_stored_body(self) -> Self:
         """
         Return the frame with the body to which its ``dataref`` refers; any other frame as it is.
@@ -189,8 +195,7 @@ class Frame(BaseModel):
             StoreFault: it could not be read now.
 
         """
-        carried = self.data is not None or self.data_base64 is not None
-        if carried or not str(self.dataref).startswith(OUR_REFERENCE):
+        if not self.has_stored_body:
             return self
         if load_body is None:
             raise BodyLost(f"the body is {self.dataref}: open a postbox of its home to read it")

@@ -153,6 +153,13 @@ class ClaimGate(Protocol):
     def unfinished(self) -> bool:
         """Whether the claim changed so many that it ended before it had looked at all lanes."""
 
+    def read_ahead(self) -> bool:
+        """
+        Read the stored bodies that the last claim lacked, outside of a transaction.
+
+        Return whether a claim can admit more messages now.
+        """
+
     def begin(self, tx: StoreTransaction, *, set_limits: bool) -> None:
         """
         Forget the decisions of an earlier claim, which was rolled back or whose round ended.

@@ -393,6 +393,8 @@ class Worker:
         if self._many and self._shares_claims and self._gate is None and self._types is None:
             request = self._read_ahead(request)
         work = partial(self._claim, request=request)
+        if self._gate is not None:
+            self._gate.read_ahead()
         claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
         if not claimed and self._gate is not None:
             claimed = self._claim_again(work, self._gate)
@@ -421,7 +423,7 @@ class Worker:
         """
         claimed: list[list[LeasedMessage]] = []
         lost = gate.changed and self._shares_claims
-        while not claimed and (lost or gate.unfinished):
+        while not claimed and (gate.read_ahead() or lost or gate.unfinished):
             claimed, lost = self._db.write(work), False
         return claimed
 

@@ -107,8 +107,8 @@ UPDATE _onceward_lanes SET {UNLEASED}, suspect = 0
 # A lane rests until a date or the turn of a group, and as a suspect until all others are served.
 REST: Final = """
 UPDATE _onceward_lanes
-   SET due_at = :due_at, suspect = max(suspect, :suspect), group_name = :group
- WHERE lane_id = :lane AND owner IS NULL
+   SET due_at = :due_at, suspect = max(suspect, :suspect), group_name = value ->> 1
+  FROM json_each(:lanes) WHERE lane_id = value ->> 0 AND owner IS NULL
 """
 # What a lane waits for has come: it is claimable now, unless its head may end the process.
 HURRY: Final = """
@@ -418,12 +418,12 @@ def fence(tx: StoreTransaction, seqs: Sequence[int]) -> None:
 
 def rest(tx: StoreTransaction, lane_id: int, due_at: Millis, *, suspect: bool = False) -> None:
     """Let a lane that is not leased rest until a date; *suspect*: other lanes are served first."""
-    tx.run(REST, {"lane": lane_id, "due_at": due_at, "suspect": suspect, "group": None})
+    tx.run(REST, {"lanes": f"[[{lane_id}]]", "due_at": due_at, "suspect": suspect})
 
 
-def park(tx: StoreTransaction, lane_id: int, group: str) -> None:
-    """Let a lane that is not leased wait for the turn of its head's group."""
-    tx.run(REST, {"lane": lane_id, "due_at": PARKED, "suspect": False, "group": group})
+def park(tx: StoreTransaction, placed: Sequence[tuple[int, str]]) -> None:
+    """Let lanes that are not leased wait for the turns of their heads' groups."""
+    tx.run(REST, {"lanes": to_json(placed).decode(), "due_at": PARKED, "suspect": False})
 
 
 def hurry(tx: StoreTransaction, lane_ids: Sequence[int]) -> None:

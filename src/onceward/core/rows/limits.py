@@ -8,6 +8,7 @@ of accepted messages or of a handler's calls. A drop is kept until a summary or 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -114,10 +115,13 @@ DELETE FROM _onceward_rate_limits
 """
 TAKE_CALLS: Final = """
 INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
-VALUES (:name, :per_second, :burst, :burst - :calls, :now)
+SELECT value ->> 0, value ->> 1, value ->> 2, (value ->> 2) - (value ->> 3), :now
+  FROM json_each(:calls)
+ WHERE true
 ON CONFLICT (name) DO UPDATE
    SET tokens = min(excluded.burst,
-                    tokens + max(0, :now - filled_at) * excluded.per_second / 1000.0 - :calls),
+                    tokens + max(0, :now - filled_at) * excluded.per_second / 1000.0
+                    - (excluded.burst - excluded.tokens)),
        filled_at = :now, per_second = excluded.per_second, burst = excluded.burst
 """
 
@@ -137,9 +141,9 @@ def forget_full(tx: StoreTransaction, scope: str, limit: int) -> int:
     return tx.run(FORGET_FULL, {"scope": scope, "now": tx.now, "limit": limit})
 
 
-def take_calls(tx: StoreTransaction, bucket: Mapping[str, Any]) -> None:
-    """Take the tokens of calls from a handler's bucket, made at first use."""
-    tx.run(TAKE_CALLS, bucket)
+def take_calls(tx: StoreTransaction, calls: Sequence[tuple[str, float, int, int]]) -> None:
+    """Take the tokens of calls (bucket, rate, burst, calls); a bucket is made at first use."""
+    tx.run(TAKE_CALLS, {"calls": json.dumps(calls), "now": tx.now})
 
 
 def set_rate(tx: StoreTransaction, name: str, per_second: float, burst: float) -> None:

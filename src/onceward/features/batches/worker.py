@@ -70,6 +70,10 @@ class BatchGate:
         self._admitted = self._closed = False
         self._paused: frozenset[str] = frozenset()
 
+    def read_ahead(self) -> bool:
+        """Return False: a batch handler has no key."""
+        return False
+
     def begin(self, tx: StoreTransaction, *, set_limits: bool) -> None:
         """Begin a batch; read which types are paused."""
         self._admitted = self._closed = False

@@ -20,9 +20,10 @@ def gates(agent: Handlers, workers: int | None, free: Callable[[bool], object]) 
     always = keyed or not all(plain) or bool(one_by_one(agent.handlers))
     if not keyed:
         return Gates(partial(WorkerGate, limits), always)
-    from onceward.features.handler_limits.groups import GroupGate  # noqa: PLC0415 - rarely needed
+    from onceward.features.handler_limits.group_keys import GroupKeys  # noqa: PLC0415 - rarely needed
+    from onceward.features.handler_limits.groups import GroupGate  # noqa: PLC0415 - as above
 
-    return Gates(partial(GroupGate, limits), always)
+    return Gates(partial(GroupGate, limits, GroupKeys()), always)
 
 
 def alone(handlers: Sequence[Handler], workers: int | None) -> frozenset[str]:

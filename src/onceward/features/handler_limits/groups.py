@@ -11,18 +11,18 @@ from onceward.core.handle.signatures import Handler
 from onceward.core.rows import claimable, inbox, lanes
 from onceward.core.rows.claimable import ReadyLane
 from onceward.features.handler_limits import debounce, rates, turns
+from onceward.features.handler_limits.group_keys import GroupKeys
 from onceward.features.handler_limits.limits import SEQ, AdmittedCall, HandlerLimits, WorkerGate
 from onceward.features.handler_limits.turns import GroupTurn
 from onceward.file.transaction import StoreTransaction
-from onceward.message.body import decode
 from onceward.message.clock import Millis
-from onceward.message.frame import Frame
-from onceward.message.log import log
 
 PARKS: Final = 100
 """Lanes that one claim parks, or takes out of groups; their keys are read under the file's lock."""
 FIRST: Final = 20
 """Claims in a row that only park lanes, so that a new group is known before others go on."""
+READS: Final = 5
+"""Bodies that a worker reads for their groups between two claims."""
 PAGE: Final = 100
 """Messages of a lane that are moved at once to the lanes of their keys."""
 SESSION: Final = 3
@@ -33,10 +33,17 @@ FRAME: Final = 4
 class GroupGate(WorkerGate):
     """The gate of an agent of which a handler has a key."""
 
-    def __init__(self, limits: HandlerLimits) -> None:
+    def __init__(self, limits: HandlerLimits, keys: GroupKeys) -> None:
         super().__init__(limits)
+        self._keys = keys
+        self._lacking: list[tuple[Handler, str]] = []
+        """Handlers and frames of the messages whose bodies must be read for their groups."""
         self._turns: dict[int, GroupTurn] = {}
         """The turns whose lanes this claim may lease, by head."""
+        self._ended: list[int] = []
+        """The turns that end with this claim, in their order."""
+        self._counts: dict[str, int] = {}
+        """Running calls of the groups that this claim has looked at, its own included."""
         self._parked = self._freed = self._rested = 0
         """How many lanes this claim has parked or moved, and taken out of their groups; rests."""
         self._parking = 0
@@ -70,9 +77,23 @@ class GroupGate(WorkerGate):
         """Forget the decisions of an earlier claim, which was rolled back; read set limits."""
         super().begin(tx, set_limits=set_limits)
         self._turns.clear()
+        self._ended.clear()
+        self._counts.clear()
         self._until.clear()
         self._parked = self._freed = self._rested = 0
         self._side = 1 - self._side
+
+    def read_ahead(self) -> bool:
+        """Read the bodies that the last claim lacked; return whether the groups are known now."""
+        lacking, self._lacking = self._lacking, []
+        return sum([self._keys.read(*each) for each in lacking[:READS]]) > 0
+
+    def _group_of(self, handler: Handler, text: str) -> str | None:
+        """Return the group of a message; None, and a note, if its body must be read first."""
+        found = self._keys.group_of(handler, text)
+        if found is None:
+            self._lacking.append((handler, text))
+        return found
 
     def fits(self, kind: Kind) -> bool:
         """Return whether a message may be claimed before its group is known."""
@@ -90,22 +111,20 @@ class GroupGate(WorkerGate):
             return False
         moved = sum(self._debounce(tx, *each) for each in grouped if each[1].rules.debounce) > 0
         frames = turns.frames(tx, [row[5] for row, _ in grouped])
-        self._park(
-            tx,
-            [
-                (row[0], row[4], _group_of(each, frames[row[5]]))
-                for row, each in grouped
-                if not each.rules.debounce
-            ],
-        )
-        self._parked += len(grouped)
+        keyed = [
+            (row[0], row[4], self._group_of(each, frames[row[5]]))
+            for row, each in grouped
+            if not each.rules.debounce
+        ]
+        known = [(lane_id, rank, group) for lane_id, rank, group in keyed if group is not None]
+        self._park(tx, known)
+        self._parked += len(grouped) - (len(keyed) - len(known))
         return None if self._parked >= PARKS else moved
 
     def _park(self, tx: StoreTransaction, placed: list[tuple[int, int, str]]) -> None:
         """Let lanes (with rank and group) wait for the turns of their groups."""
-        for lane_id, _, group in placed:
-            lanes.park(tx, lane_id, group)
         if placed:
+            lanes.park(tx, [(lane_id, group) for lane_id, _, group in placed])
             turns.add(tx, list(dict.fromkeys((group, rank) for _, rank, group in placed)))
 
     def _debounce(self, tx: StoreTransaction, row: tuple[Any, ...], handler: Handler) -> bool:
@@ -114,7 +133,8 @@ class GroupGate(WorkerGate):
         if debounce.is_of_key(tx, lane_id):
             head = inbox.row(tx, row[5])
             if debounce.settle(tx, lane_id, handler.rules.debounce or 0):
-                self._park(tx, [(lane_id, rank, _group_of(handler, head[FRAME]))])
+                group = self._group_of(handler, head[FRAME])
+                self._park(tx, [] if group is None else [(lane_id, rank, group)])
             return False
         rows = inbox.next_kinds(tx, lane_id, PAGE, None)
         rows = claimable.before_runs(tx, rows) if shared else rows
@@ -123,14 +143,16 @@ class GroupGate(WorkerGate):
             found = self._limits.handler_of(each[MESSAGE:])
             if found is None or not found.rules.debounce:
                 break
-            place = _group_of(found, each[FRAME]), each[SESSION]
-            places.setdefault(place, (found, []))[1].append(each[SEQ])
+            group = self._group_of(found, each[FRAME])
+            if group is None:
+                break
+            places.setdefault((group, each[SESSION]), (found, []))[1].append(each[SEQ])
         for (group, session), (found, seqs) in places.items():
             target = debounce.move(tx, (lane_id, rank), group, session, seqs)
             if debounce.settle(tx, target, found.rules.debounce or 0):
                 self._park(tx, [(target, rank, group)])
             self._parked += len(seqs)
-        return True
+        return bool(places)
 
     def order(
         self, tx: StoreTransaction, ready: list[ReadyLane], limit: int
@@ -158,7 +180,7 @@ class GroupGate(WorkerGate):
     def _offer(self, tx: StoreTransaction, turn: GroupTurn) -> Iterator[ReadyLane]:
         """Yield the first lane of a group if it may run now."""
         if turn.lane_id is None:
-            turns.end(tx, turn)
+            self._ended.append(turn.turn)
         elif not turn.ordinary:
             self._let_go(tx, turn.lane_id)
         elif self._may_run(tx, turn):
@@ -175,14 +197,26 @@ class GroupGate(WorkerGate):
         if handler is None:  # other code has parked it
             return True
         call = AdmittedCall(handler, rates.keyed_bucket(turn.group))
-        if self._runs_enough(tx, handler, turn.group):
+        most, running = handler.rules.concurrency, self._counts.setdefault(turn.group, turn.running)
+        if self._waits(most is not None and running >= most):
             return False
+        self._read_calls_left(turn, call)
         if self._has_no_call_left(tx, call):
             at_once = tx.now + 1  # this claim has taken the last call
             turns.rest(tx, turn, self._until.get(call.bucket, at_once))
             self._rested += 1
             return False
         return True
+
+    def _read_calls_left(self, turn: GroupTurn, call: AdmittedCall) -> None:
+        """Note the calls that a group's bucket has left, as the row of its turn says."""
+        rate = call.handler.rules.rate
+        if rate is None or call.bucket in self._left:
+            return
+        left = float(rate.burst)
+        if turn.tokens is not None and turn.filled_at is not None:
+            left = rates.refilled(turn.tokens, turn.filled_at, rate, self._now)
+        self._note_left(call, rate, self._limits.with_unused(call.bucket, rate, left))
 
     def _runs_enough(self, tx: StoreTransaction, handler: Handler, group: str) -> bool:
         most = handler.rules.concurrency
@@ -208,7 +242,8 @@ class GroupGate(WorkerGate):
         else:
             found = self._admit_keyed(tx, lane_id, head, handler, turn)
         if turn is not None and found:
-            turns.end(tx, turn)
+            self._ended.append(turn.turn)
+            self._counts[turn.group] += 1
         return found
 
     def _admit_keyed(
@@ -220,34 +255,23 @@ class GroupGate(WorkerGate):
         turn: GroupTurn | None,
     ) -> int:
         """Admit the head of a lane; without a turn it is one that may have killed its process."""
-        group = _group_of(handler, head[FRAME]) if turn is None else turn.group
+        group = self._group_of(handler, head[FRAME]) if turn is None else turn.group
+        if group is None:
+            return 0
         call = AdmittedCall(handler, rates.keyed_bucket(group))
         if turn is None and self._runs_enough(tx, handler, group):
             return 0
         if not self._admits(tx, call):
             return 0
         if turn is None:
-            lanes.park(tx, lane_id, group)
+            lanes.park(tx, [(lane_id, group)])
         self._of_groups |= handler.rules.concurrency is not None
         self._waiting[head[SEQ]] = call
         return 1
 
     def end(self, tx: StoreTransaction) -> None:
-        """Count the calls that the claim admits; note when the first rest ends."""
+        """Count the admitted calls, end their turns, and note when the first rest ends."""
         super().end(tx)
+        if self._ended:
+            turns.end(tx, self._ended)
         self._next_at = turns.next_due(tx)
-
-
-def _group_of(handler: Handler, text: str) -> str:
-    """Return the group of a message; one whose key cannot be read has none."""
-    key = handler.rules.key
-    if key is None:
-        return turns.name_of(handler.pattern, "")
-    try:
-        frame = Frame.accepted(text)
-        frame = frame.with_stored_body() if key.needs_body else frame
-        body = decode(frame.data, frame.data_base64, handler.body) if key.needs_body else None
-        return turns.name_of(handler.pattern, key.of(frame, body))
-    except Exception as error:  # noqa: BLE001 - the handler's call reports what is wrong with it
-        log.write("warning", "the key of a message cannot be read", {"error": str(error)})
-        return turns.name_of(handler.pattern, "")

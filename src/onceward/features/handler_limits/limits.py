@@ -137,7 +137,10 @@ class HandlerLimits:
 
     def calls_left(self, tx: StoreTransaction, bucket: str, rate: Rate) -> float:
         """Return how many calls may begin now; below 1 means none."""
-        left = rates.left(tx, bucket, rate)
+        return self.with_unused(bucket, rate, rates.left(tx, bucket, rate))
+
+    def with_unused(self, bucket: str, rate: Rate, left: float) -> float:
+        """Add the calls that were counted in the file but not made."""
         with self._lock:
             return min(rate.burst, left + self._unused.get(bucket, 0))
 
@@ -146,11 +149,12 @@ class HandlerLimits:
         with self._lock:
             self._next_at[bucket] = next_at
 
-    def count(self, tx: StoreTransaction, bucket: str, rate: Rate, calls: int) -> None:
+    def count(self, tx: StoreTransaction, calls: Sequence[tuple[str, Rate, int]]) -> None:
         """Count calls in the file, less those that were counted earlier but not made."""
         with self._lock:
-            unused = self._unused.pop(bucket, 0)
-        rates.take(tx, bucket, rate, calls - unused)
+            left = [(name, rate, n - self._unused.pop(name, 0)) for name, rate, n in calls]
+        if left:
+            rates.take(tx, left)
 
     def keep_unused(self, bucket: str, calls: int) -> None:
         """Keep calls that were counted but not made for the next claim."""
@@ -228,6 +232,10 @@ class WorkerGate:
 
     # -- a claim ----------------------------------------------------------------------------
 
+    def read_ahead(self) -> bool:
+        """Return False: no handler has a key."""
+        return False
+
     def begin(self, tx: StoreTransaction, *, set_limits: bool) -> None:
         """Forget the decisions of an earlier claim, which was rolled back; read set limits."""
         self._counted = False
@@ -297,11 +305,13 @@ class WorkerGate:
         if rate is None:
             return False
         if call.bucket not in self._left:
-            left = self._limits.calls_left(tx, call.bucket, rate)
-            self._left[call.bucket] = int(left)
-            if left < 1:
-                self._is_exhausted(call, tx.now + rates.wait(rate, left))
+            self._note_left(call, rate, self._limits.calls_left(tx, call.bucket, rate))
         return self._left[call.bucket] < 1
+
+    def _note_left(self, call: AdmittedCall, rate: Rate, left: float) -> None:
+        self._left[call.bucket] = int(left)
+        if left < 1:
+            self._is_exhausted(call, self._now + rates.wait(rate, left))
 
     def _is_exhausted(self, call: AdmittedCall, next_at: Millis) -> None:
         self._limits.wait_until(call.bucket, next_at)
@@ -335,8 +345,7 @@ class WorkerGate:
 
     def end(self, tx: StoreTransaction) -> None:
         """Count the calls that the claim admits."""
-        for name, rate, calls in _rated(self._waiting.values()):
-            self._limits.count(tx, name, rate, calls)
+        self._limits.count(tx, _rated(self._waiting.values()))
         tx.after_commit(self._note_counted)
 
     def _note_counted(self) -> None:
@@ -351,8 +360,8 @@ class WorkerGate:
 
     def give_back(self, tx: StoreTransaction, seqs: set[int]) -> None:
         """Release the slots and counted calls of messages, in the commit that releases them."""
-        for name, rate, calls in _rated([each for seq, each in self._of() if seq in seqs]):
-            self._limits.count(tx, name, rate, -calls)
+        given_back = _rated([each for seq, each in self._of() if seq in seqs])
+        self._limits.count(tx, [(name, rate, -calls) for name, rate, calls in given_back])
         tx.after_commit(lambda: self._forget(seqs))
 
     def _of(self) -> list[tuple[int, AdmittedCall]]:

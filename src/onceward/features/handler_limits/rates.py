@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
@@ -35,26 +36,25 @@ def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     return limits.forget_full(tx, GROUPS, limit)
 
 
+def refilled(tokens: float, filled_at: Millis, rate: Rate, now: Millis) -> float:
+    """Return how many calls of a bucket that was read may begin now, as ``left`` does."""
+    return min(rate.burst, tokens + max(0, now - filled_at) * rate.per_second / 1000.0)
+
+
 def left(tx: StoreTransaction, bucket: str, rate: Rate) -> float:
     """Return how many calls of a bucket may begin now; below 1 means none."""
-    rows = tx.rows(LEFT, _named(tx, bucket, rate))
+    named = {"name": bucket, "per_second": rate.per_second, "burst": rate.burst, "now": tx.now}
+    rows = tx.rows(LEFT, named)
     return float(rows[0][0]) if rows else float(rate.burst)
 
 
-def take(tx: StoreTransaction, bucket: str, rate: Rate, calls: int) -> None:
-    """Count calls; a negative number takes back calls that were not made."""
-    limits.take_calls(tx, _named(tx, bucket, rate) | {"calls": calls})
+def take(tx: StoreTransaction, calls: Sequence[tuple[str, Rate, int]]) -> None:
+    """Count calls of buckets; a negative number takes back calls that were not made."""
+    limits.take_calls(
+        tx, [(name, rate.per_second, rate.burst, count) for name, rate, count in calls]
+    )
 
 
 def wait(rate: Rate, found: float) -> Millis:
     """Return the milliseconds until a handler with *found* calls left may begin one."""
     return max(1, ceil(1000 * (1 - found) / rate.per_second))
-
-
-def _named(tx: StoreTransaction, bucket: str, rate: Rate) -> dict[str, object]:
-    return {
-        "name": bucket,
-        "per_second": rate.per_second,
-        "burst": rate.burst,
-        "now": tx.now,
-    }

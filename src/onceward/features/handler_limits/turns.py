@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from onceward.core.rows.claimable import ORDINARY
+from onceward.features.handler_limits import rates
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import PARKED
@@ -28,17 +29,18 @@ SELECT value ->> 0, value ->> 1 FROM json_each(?)
  WHERE true
     ON CONFLICT (group_name, rank) DO NOTHING
 """
-# The group had its turn: it comes after all others.
+# Groups that had their turns come after all others, in the order of the list.
 NEXT: Final = """
-INSERT OR REPLACE INTO _onceward_turns (group_name, rank) VALUES (:group, :rank)
+INSERT OR REPLACE INTO _onceward_turns (group_name, rank)
+SELECT group_name, rank
+  FROM json_each(?) AS ended CROSS JOIN _onceward_turns ON turn = ended.value
 """
 EMPTY: Final = f"""
-DELETE FROM _onceward_turns
- WHERE group_name = :group AND rank = :rank
+DELETE FROM _onceward_turns AS t
+ WHERE turn IN (SELECT value FROM json_each(?))
    AND NOT EXISTS (SELECT 1
                      FROM _onceward_lanes
-                    WHERE group_name = :group AND due_at = {PARKED} AND rank = :rank
-                      AND lane_id <> :lane)
+                    WHERE group_name = t.group_name AND due_at = {PARKED} AND rank = t.rank)
 """
 REST: Final = """
 UPDATE _onceward_turns SET due_at = :due_at, rests_since_at = :now
@@ -60,8 +62,12 @@ SELECT count(*) FROM _onceward_lanes AS r
 """
 READY: Final = f"""
 SELECT t.rank, t.turn, t.group_name, _onceward_lanes.lane_id, token, isolate_upto_seq,
-       _onceward_lanes.session IS NULL, head_seq, {ORDINARY}
+       _onceward_lanes.session IS NULL, head_seq, {ORDINARY},
+       (SELECT count(*) FROM _onceward_lanes AS r
+         WHERE r.group_name = t.group_name AND r.due_at < {PARKED} AND r.owner IS NOT NULL),
+       tokens, filled_at
   FROM _onceward_turns AS t
+  LEFT JOIN _onceward_rate_limits AS b ON b.name = '{rates.GROUPS}:' || t.group_name
   LEFT JOIN _onceward_lanes ON lane_id = (
        SELECT lane_id FROM _onceward_lanes
         WHERE group_name = t.group_name AND due_at = {PARKED} AND rank = t.rank
@@ -85,6 +91,11 @@ class GroupTurn(NamedTuple):
     head_seq: int
     ordinary: int
     """Whether no session with runs takes the head."""
+    running: int
+    """How many workers of the file, in any process, have a lane of the group."""
+    tokens: float | None
+    """Calls that were left in the bucket of the group; None if it has none."""
+    filled_at: Millis | None
 
 
 def name_of(pattern: str, key: str) -> str:
@@ -127,11 +138,10 @@ def again(tx: StoreTransaction, turn: GroupTurn) -> GroupTurn | None:
     return next((GroupTurn(*row) for row in tx.rows(READY, named)), None)
 
 
-def end(tx: StoreTransaction, turn: GroupTurn) -> None:
-    """End the turn of a group whose first lane is leased, or gone."""
-    named = {"group": turn.group, "rank": turn.rank}
-    if not tx.run(EMPTY, named | {"lane": turn.lane_id or 0}):
-        tx.run(NEXT, named)
+def end(tx: StoreTransaction, ended: Sequence[int]) -> None:
+    """End the turns of groups whose first lanes are leased, or gone."""
+    tx.run(EMPTY, (json.dumps(ended),))
+    tx.run(NEXT, (json.dumps(ended),))
 
 
 def rest(tx: StoreTransaction, turn: GroupTurn, due_at: Millis) -> None:

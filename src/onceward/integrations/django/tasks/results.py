@@ -44,7 +44,7 @@ UNKNOWN: Final = "unknown"
 EXITED: Final = "RuntimeError: the handler raised SystemExit("
 """How the error of a task that raised SystemExit begins."""
 CAUSED: Final = "\nThe above exception was the direct cause"
-"""What stands in a traceback between SystemExit and the error that it caused."""
+"""The text of a traceback between SystemExit and the error that it caused."""
 
 
 def enqueued_at(cursor: Any, message_id: str, message_type: str) -> Any:
