@@ -69,12 +69,14 @@ CREATE TABLE mailboxes (
 ) STRICT;
 
 -- Agents that serve a pool: a message to its name goes to one of them. The owner is the process that handles its messages.
+-- The row of one that has left stays: a process that still has its file open does not make it join again.
 CREATE TABLE pool_members (
     pool      TEXT    NOT NULL,
     agent     TEXT    NOT NULL,
     credits   INTEGER NOT NULL CHECK (credits > 0),
     owner     TEXT,
     joined_at INTEGER NOT NULL,
+    left_at   INTEGER,
     PRIMARY KEY (pool, agent)
 ) STRICT, WITHOUT ROWID;
 
@@ -106,7 +108,20 @@ CREATE TABLE home_agents (
 
 CREATE INDEX home_agents_name ON home_agents (name, told_at, home);
 
-CREATE TRIGGER homes_gone AFTER DELETE ON homes BEGIN DELETE FROM home_agents WHERE home = OLD.name; END;
+-- The agents of other homes that serve pools, as these have told; with 0 credits no process handles their messages now.
+CREATE TABLE home_pool_members (
+    pool    TEXT    NOT NULL,
+    agent   TEXT    NOT NULL,
+    home    TEXT    NOT NULL,
+    credits INTEGER NOT NULL CHECK (credits >= 0),
+    PRIMARY KEY (pool, agent, home)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER homes_gone AFTER DELETE ON homes
+BEGIN
+    DELETE FROM home_agents WHERE home = OLD.name;
+    DELETE FROM home_pool_members WHERE home = OLD.name;
+END;
 
 -- Changes still to be published under a reserved topic: written with the change, sent by the agent that made it.
 CREATE TABLE system_notices (

@@ -333,6 +333,7 @@ class Postbox(Session, EventSource, PostboxParts):
             session=self,
             consumer=self._consumer,
             started=lambda: self._dispatcher.started,
+            offers={"tell_homes": self._routes.tell_homes},
         )
 
     def _build_api(self, db: Database, settings: Settings) -> None:

@@ -238,12 +238,15 @@ class TransportRouter:
         if (peers.url_of(self._db.read, name) or self._beside(name)) is not None:
             return "here"
         found = self._find(name)
+        homes = self._homes_of(name)
+        told = tuple(each for each, _ in homes)
+        if found is not None and homes:
+            raise AmbiguousRecipient(_agent_and_pool(name, told), homes=told)
         if found is not None:  # if that is rolled back, its first push registers it again
             self._register(name, found)
             return "here"
-        homes = self._homes_of(name)
         if len(homes) > 1:
-            raise AmbiguousRecipient(_several(name, homes), homes=tuple(each for each, _ in homes))
+            raise AmbiguousRecipient(_several(name, homes), homes=told)
         return "elsewhere" if homes else ""
 
     def _homes_of(self, name: str) -> list[tuple[str, str]]:
@@ -254,12 +257,18 @@ class TransportRouter:
 
         found = known_homes.serving(self._home.directory.read, name)
         if not found:
-            from onceward.transports.network.http import HttpTransport  # noqa: PLC0415 - an extra
-            from onceward.transports.network.http_telling import tell_all  # noqa: PLC0415
-
-            self._asked_homes = True
-            tell_all(self.context, HttpTransport)
+            self.tell_homes()
         return found
+
+    def tell_homes(self) -> None:
+        """Exchange lists of agents with the known homes, on a thread, if this home has a key."""
+        if self._vfs is not None or not (self.context.folder / IDENTITY).exists():
+            return
+        from onceward.transports.network.http import HttpTransport  # noqa: PLC0415 - an extra
+        from onceward.transports.network.http_telling import tell_all  # noqa: PLC0415
+
+        self._asked_homes = True
+        tell_all(self.context, HttpTransport)
 
     def _elsewhere(self, name: str) -> str:
         """Return the url of the home that serves an agent; raise Unreachable."""
@@ -497,6 +506,11 @@ class _Here:
 def _several(name: str, homes: list[tuple[str, str]]) -> str:
     among = " and ".join(each for each, _ in homes)
     return f"the homes {among} each serve an agent {name}: onceward peers add {name} URL chooses"
+
+
+def _agent_and_pool(name: str, homes: tuple[str, ...]) -> str:
+    agent = f"an agent of the home {' and of the home '.join(homes)}"
+    return f"{name} is a pool, and {agent}: rename one, or choose the agent by onceward peers add"
 
 
 def _nowhere(name: str) -> NoReturn:

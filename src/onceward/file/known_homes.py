@@ -14,6 +14,7 @@ from typing import Any, Final
 from onceward.errors import InvalidArgument
 from onceward.file.connection import ConstraintError
 from onceward.file.directory import DirectoryDatabase
+from onceward.file.file_checks import is_dead
 from onceward.file.sql_parts import columns
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
@@ -21,6 +22,26 @@ from onceward.message.names import is_agent_name
 
 ROTATION_WINDOW: Final = 86_400_000
 """Milliseconds for which the previous key of a home stays valid after a rotation."""
+# With the process that handles the messages of each.
+OWN_POOLS: Final = "SELECT agent, pool, credits, owner FROM pool_members WHERE left_at IS NULL"
+LEAVE_POOLS: Final = """
+DELETE FROM home_pool_members
+ WHERE home = :home
+   AND (pool, agent) NOT IN (SELECT p.key, a.value ->> 'name'
+                               FROM json_each(:told) AS a, json_each(a.value -> 'pools') AS p)
+"""
+KEEP_POOLS: Final = """
+INSERT INTO home_pool_members (pool, agent, home, credits)
+SELECT p.key, a.value ->> 'name', :home, p.value
+  FROM json_each(:told) AS a, json_each(a.value -> 'pools') AS p WHERE true
+ON CONFLICT DO UPDATE SET credits = excluded.credits WHERE credits <> excluded.credits
+"""
+# An agent of which two homes tell cannot be reached by its name.
+MEMBERS: Final = """
+SELECT m.agent, m.credits FROM home_pool_members AS m
+ WHERE m.pool = ? AND NOT EXISTS (SELECT 1 FROM home_agents AS a
+                                   WHERE a.name = m.agent AND a.home <> m.home)
+"""
 OWN_FILES: Final = "SELECT name, description, accepts FROM agents"
 
 
@@ -180,17 +201,35 @@ def tell(directory: DirectoryDatabase, home: KnownHome, told: Iterable[dict[str,
             return False
         tx.run(FORGET, bound)
         tx.run(KEEP, bound)
+        tx.run(LEAVE_POOLS, bound)
+        tx.run(KEEP_POOLS, bound)
         return True
 
     return directory.write(work)
 
 
 def own_agents(directory: DirectoryDatabase, files: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what this home tells of the agents of these *files*: name, description, types."""
+    """Return what this home tells of the agents of these *files*: name, description, types, pools."""
     known = {name: (about, accepts) for name, about, accepts in directory.read(OWN_FILES)}
+    pools = own_pools(directory)
     told = list[dict[str, Any]]()
     for name in sorted(filter(is_agent_name, files)):
         about, accepts = known.get(name, ("", "[]"))
         types = [each["type"] for each in json.loads(accepts)]
-        told.append({"name": name, "description": about, "accepts": types})
+        of = {"description": about, "accepts": types, "pools": pools.get(name, {})}
+        told.append({"name": name, **of})
     return told
+
+
+def own_pools(directory: DirectoryDatabase) -> dict[str, dict[str, int]]:
+    """Return the pools that each agent serves, with its credits; 0 if no process handles them."""
+    found: dict[str, dict[str, int]] = {}
+    for agent, pool, count, owner in directory.read(OWN_POOLS):
+        works = owner is not None and not is_dead(owner)
+        found.setdefault(agent, {})[pool] = count if works else 0
+    return found
+
+
+def pool_members(read: Rows, pool: str) -> dict[str, int]:
+    """Return the agents of other homes that serve a pool, with their credits."""
+    return dict(read(MEMBERS, (pool,)))

@@ -43,16 +43,16 @@ def waiting(read: Rows) -> list[str]:
     return [name for (name,) in read(WAITING, ())]
 
 
-def _serve(opening: Opening) -> None:
+def _serve(opening: Opening, *, again: bool = True) -> None:
     """Serve the pools of an agent whose file is open, if it has any: few agents do."""
     agent, db = opening.agent, opening.deps.db
     if agent is not None and db.vfs is None and (agent.serves or db.read(SERVED, (agent.name,))):
-        late("serving.serve")(opening)
+        late("serving.serve")(opening, again=again)
 
 
 def _serve_again(opening: Opening, _limit: int) -> int:
     """Serve them still: the process that did may have ended."""
-    _serve(opening)
+    _serve(opening, again=False)
     return 0
 
 

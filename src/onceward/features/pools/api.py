@@ -55,13 +55,19 @@ class Pools:
         handled others; by default twice the setting ``workers``, or 8.
 
         Raises:
-            InvalidArgument: an agent of the home has that name, or *credits* is below 1.
+            InvalidArgument: an agent here or of a known home has that name, or *credits* is below 1.
 
         """
         count = self._serving.credits if credits is None else _positive(credits)
-        if pool == self._db.agent or self._opening.files.path(agent_name(pool)) is not None:
-            raise InvalidArgument(f"{pool} is an agent of this home: choose another pool's name")
+        self._refuse_agent(pool, self._db.agent)
         self._serving.join(pool, count)
+
+    def _refuse_agent(self, pool: str, member: str) -> None:
+        """Raise InvalidArgument if an agent of this home, or of a known one, has a pool's name."""
+        if pool == member or self._opening.files.path(agent_name(pool)) is not None:
+            raise InvalidArgument(f"{pool} is an agent of this home: choose another pool's name")
+        for name, _ in finding.homes_with_agent(self._opening, pool):
+            raise InvalidArgument(f"{pool} is an agent of the home {name}: choose another name")
 
     def leave(self, pool: str) -> bool:
         """
@@ -95,11 +101,10 @@ class Pools:
         Agents of the home that serve the pool are members without it.
 
         Raises:
-            InvalidArgument: an agent of the home has the pool's name, or *credits* is below 1.
+            InvalidArgument: an agent here or of a known home has that name, or *credits* is below 1.
 
         """
-        if self._opening.files.path(agent_name(pool)) is not None or agent == pool:
-            raise InvalidArgument(f"{pool} is an agent of this home: choose another pool's name")
+        self._refuse_agent(pool, agent)
         agent_name(agent)
         _positive(credits)
 

@@ -24,13 +24,16 @@ from onceward.core.rows import outbox, tickets
 from onceward.core.rows.outbox import OutboxRow
 from onceward.core.run.engine_loop import MAX_IDLE_SECONDS, EngineLoop
 from onceward.features.pools import waiting
-from onceward.features.pools.finding import members_at_home
+from onceward.features.pools.finding import known_members
 from onceward.features.pools.members import Capacity, HomeMember, members_of, told
 from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import monotonic
 from onceward.message.names import DEFAULT_SESSION
 
 SCAN: Final = 1000
 """Waiting messages of a pool that one commit reads; it gives away as many as members take."""
+ASK: Final = 10.0
+"""Seconds after which other homes are asked again for members, while messages wait."""
 NONE: Final = Capacity(0, 0)
 Told = Mapping[str, Mapping[str, HomeMember] | None]
 """The members of pools in the home, by pool and name; None if the home cannot tell them now."""
@@ -101,16 +104,20 @@ class Assigner:
     def __init__(self, opening: Opening) -> None:
         self._opening, self._db = opening, opening.deps.db
         self._loop = EngineLoop(self._db, "pools", self.look)
-        self._started = False
+        self._started, self._asked_at = False, -ASK
+        self._ask = opening.offers["tell_homes"]
 
     def look(self) -> float | None:
         """Assign what can be assigned; return the seconds until the next look."""
         if self._db.writer.held or not (due := waiting(self._db.read)):
             return None
-        known = {pool: members_at_home(self._opening, pool) for pool in due}
+        known = {pool: known_members(self._opening, pool) for pool in due}
         self._db.write(partial(_assign, told_by_home=known))
         if not waiting(self._db.read):
             return None
+        if monotonic() - self._asked_at >= ASK:
+            self._asked_at = monotonic()
+            self._ask()
         if self._opening.started() and not self._started:
             self._start()
         return MAX_IDLE_SECONDS

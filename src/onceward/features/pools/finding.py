@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from onceward.core.contract import Opening
 from onceward.core.deliver.transport import Features, TransportContext
 from onceward.errors import InvalidArgument, OncewardError, Unreachable
 from onceward.features.pools import home
 from onceward.features.pools.members import HomeMember
+from onceward.file import known_homes
 from onceward.message.log import log
 from onceward.message.names import quoted
 from onceward.message.parcel import Parcel
 
+BOTH: Final = (home.members, home.far_members)
 URL = "pool:"
 """Url of each pool, as a peer of its senders."""
 
@@ -49,15 +51,23 @@ def transport(_: TransportContext) -> PoolTransport:
 
 def find(opening: Opening, name: str) -> str | None:
     """Return the url of a name that an agent of the home serves; else None."""
-    return URL if members_at_home(opening, name) else None
+    return URL if known_members(opening, name) else None
 
 
-def members_at_home(opening: Opening, pool: str) -> dict[str, HomeMember] | None:
-    """Return the members of a pool in the home; None if its directory cannot be read."""
+def homes_with_agent(opening: Opening, name: str) -> list[tuple[str, str]]:
+    """Return name and url of the known homes that serve an agent of that name."""
+    known = opening.deps.db.vfs is None and opening.home.known
+    return known_homes.serving(opening.home.directory.read, name) if known else []
+
+
+def known_members(opening: Opening, pool: str) -> dict[str, HomeMember] | None:
+    """Return the members in this home and in those it knows; None if no directory tells them."""
     if opening.deps.db.vfs is not None or not opening.home.known:
         return {}
     try:
-        return home.members(opening.home.directory, pool)
+        here, far = (find(opening.home.directory, pool) for find in BOTH)
     except OncewardError as error:
         log.failure("debug", "the home tells no members", error, agent=opening.deps.db.agent)
         return None
+    path = opening.files.path  # an agent here gets what is sent to its name
+    return {name: each for name, each in far.items() if path(name) is None} | here

@@ -7,6 +7,7 @@ from typing import Final
 from onceward.core.contract import Opening
 from onceward.errors import OncewardError
 from onceward.features.pools import home, members
+from onceward.features.pools.home import Member
 from onceward.file import file_checks
 from onceward.message.log import log
 
@@ -23,6 +24,8 @@ class Serving:
         workers = opening.deps.settings.workers
         self.credits = CREDITS if workers is None else 2 * workers
         """Messages that it may have at once, unless it joins with another number."""
+        self._told: list[tuple[str, int]] | None = None
+        """The pools of the agent that other homes have been told."""
         self._pools = members.served(self._db.read, self._db.agent)
         if opening.agent is not None:
             self._pools |= dict.fromkeys(opening.agent.serves, self.credits)
@@ -31,22 +34,36 @@ class Serving:
         """Return whether there are such pools."""
         return bool(self._pools)
 
-    def tell(self) -> None:
-        """Record in the home that this process handles messages of the pools."""
+    def tell(self, *, again: bool = False) -> None:
+        """
+        Record in the home that this process handles messages of the pools; tell other homes news.
+
+        A pool that the agent has left, in whatever process, it joins *again* only if it is opened
+        or told to.
+        """
+        directory, agent = self._opening.home.directory, self._db.agent
         for pool, count in self._pools.items():
-            home.serve(self._opening.home.directory, pool, self._db.agent, count, self._owner)
+            home.serve(directory, Member(pool, agent, count, self._owner), again=again)
+        if self._told != (told := home.served(directory, agent)):
+            self._told = told
+            self._tell_homes()
+
+    def _tell_homes(self) -> None:
+        self._opening.offers["tell_homes"]()
 
     def join(self, pool: str, count: int) -> None:
         """Join a pool, also at later openings."""
         self._pools[pool] = count
         self._db.write(lambda tx: members.serve(tx, pool, self._db.agent, count))
-        self.tell()
+        self.tell(again=True)
 
     def leave(self, pool: str) -> bool:
         """Leave a pool; return whether the agent served it."""
         self._pools.pop(pool, None)
         self._db.write(lambda tx: members.remove(tx, pool, self._db.agent))
-        return home.leave(self._opening.home.directory, pool, self._db.agent)
+        left = home.leave(self._opening.home.directory, pool, self._db.agent)
+        self._tell_homes()
+        return left
 
     def rest(self) -> None:
         """Record that this process handles no more messages."""
@@ -64,9 +81,9 @@ def serving_of(opening: Opening) -> Serving:
     return found
 
 
-def serve(opening: Opening) -> None:
-    """Serve the pools of an agent whose file is opened; a directory that fails is asked later."""
+def serve(opening: Opening, *, again: bool) -> None:
+    """Serve the pools of an agent whose file is open; a directory that fails is asked later."""
     try:
-        opening.once(serving_of).tell()
+        opening.once(serving_of).tell(again=again)
     except OncewardError as error:
         log.failure("warning", "its pools wait", error, agent=opening.deps.db.agent)

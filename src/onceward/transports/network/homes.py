@@ -52,6 +52,7 @@ AGENTS_MAX: Final = 10_000
 LIST_MAX: Final = 8 << 20
 """Maximum bytes of a list of agents."""
 TYPES_MAX: Final = 200
+POOLS_MAX: Final = 200
 
 
 class _Agent(BaseModel):
@@ -60,6 +61,13 @@ class _Agent(BaseModel):
     name: Annotated[str, Field(max_length=128, pattern=f"^{AGENT.pattern}$")]
     description: Annotated[str, Field(max_length=2000)]
     accepts: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=TYPES_MAX)]
+    pools: Annotated[
+        dict[
+            Annotated[str, Field(max_length=128, pattern=f"^{AGENT.pattern}$")],
+            Annotated[int, Field(ge=0, lt=2**31)],
+        ],
+        Field(max_length=POOLS_MAX),
+    ] = {}
 
 
 class _Listed(BaseModel):
@@ -83,6 +91,7 @@ def encode_agents(agents: Sequence[Mapping[str, Any]]) -> bytes:
             "name": each["name"],
             "description": each["description"][:2000],
             "accepts": [name for name in each["accepts"] if len(name) <= 256][:TYPES_MAX],  # noqa: PLR2004
+            "pools": dict(sorted(each["pools"].items())[:POOLS_MAX]),
         }
         for each in agents[:AGENTS_MAX]
     ]
