@@ -58,6 +58,7 @@ CREATE TABLE _onceward_peers (
     greeting             TEXT,
     takeover             TEXT,
     lost_after           TEXT,
+    room                 INTEGER,
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
@@ -1067,23 +1068,18 @@ CREATE INDEX _onceward_peers_pools ON _onceward_peers (name) WHERE url = 'pool:'
 
 CREATE VIEW onceward_pools AS
 SELECT p.name AS pool,
-       (SELECT count(*)
-          FROM _onceward_outbox AS o
-         WHERE o.recipient = p.name AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL) AS waiting,
-       (SELECT min(o.created_at)
-          FROM _onceward_outbox AS o
-         WHERE o.recipient = p.name AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL) AS waiting_since_at,
+       (SELECT count(*) FROM _onceward_outbox AS o WHERE o.recipient = p.name AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL) AS waiting,
+       (SELECT min(o.created_at) FROM _onceward_outbox AS o WHERE o.recipient = p.name AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL) AS waiting_since_at,
        (SELECT count(*) FROM _onceward_outbox AS o WHERE o.pool = p.name AND o.ended_at IS NULL) AS in_flight,
        (SELECT count(*) FROM _onceward_pool_members AS m WHERE m.pool = p.name) AS members,
-       (SELECT count(*)
-          FROM _onceward_outbox AS o
-         WHERE o.recipient = p.name AND o.state = 'pending' AND o.seq <= p.redelivered_upto_seq) AS in_doubt
+       (SELECT count(*) FROM _onceward_outbox AS o WHERE o.recipient = p.name AND o.state = 'pending' AND o.seq <= p.redelivered_upto_seq) AS in_doubt
   FROM _onceward_peers AS p
  WHERE p.url = 'pool:';
 
 CREATE VIEW onceward_pool_members AS
 SELECT m.pool, m.agent, m.credits, m.home, m.works, coalesce(p.failures, 0) AS failures,
-       (SELECT count(*) FROM _onceward_outbox AS o WHERE o.pool = m.pool AND o.recipient = m.agent AND o.ended_at IS NULL) AS in_flight
+       (SELECT count(*) FROM _onceward_outbox AS o WHERE o.pool = m.pool AND o.recipient = m.agent AND o.ended_at IS NULL) AS in_flight,
+       max(1, coalesce(p.room, m.credits)) AS takes
   FROM _onceward_pool_members AS m LEFT JOIN _onceward_peers AS p ON p.name = m.agent;
 
 -- One row per session with runs; NULL in a setting means the handler's setting.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAMES = ("t1", "t2", "t3")
 STEPS = 40
 GUARD = "DROP TRIGGER _onceward_outbox_frame_guard"
-FOUND = 14
+FOUND = 5
 """Seed of a world in which the planted mistake shows: a lost answer, then another member."""
 Handled = tuple[str | None, int]
 
@@ -40,7 +40,9 @@ class PoolWorld:
         for name in NAMES:
             agent = Agent(name)
             agent.on("job")(self._job)
-            world.open(agent).peers.add("shop", "wire:shop")
+            member = world.open(agent)
+            member.peers.add("shop", "wire:shop")
+            member.pools.join("others", credits=self.random.randint(1, 4))  # it tells its room
             self.shop.peers.add(name, f"wire:{name}")
             self.shop.pools.add("work", name, credits=2)
         world.wire.on_push = self._weather

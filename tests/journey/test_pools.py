@@ -254,6 +254,66 @@ def test_named_members_share_a_pool(world: World) -> None:
     assert [3, 3] == [len(one.done), len(two.done)]
 
 
+def fill(world: World) -> tuple[Postbox, list[Worker]]:
+    """Open a member that takes two messages, and has two of another agent."""
+    shop, workers = remote(world, "t1")
+    world.boxes["t1"].pools.join("thumbs", credits=2)
+    other = world.open("other")
+    for _ in range(2):
+        other.send("t1", 0, type="job")
+    other.run_until_idle()
+    return shop, workers
+
+
+def test_a_member_tells_how_many_it_takes(world: World) -> None:
+    """One that has enough of other senders gets the next message once it has handled one."""
+    shop, (one,) = fill(world)
+    for body in range(1, 5):
+        shop.send("work", body, type="job")
+        shop.run_until_idle()
+    [pool] = shop.pools.list()
+    world.settle()
+
+    assert (3, 1, 1) == (pool.waiting, pool.in_flight, pool.members[0].takes)
+    assert [0, 0, 1, 2, 3, 4] == sorted(one.done)
+
+
+def test_a_fast_member_gets_more_than_the_sender_would_guess(world: World) -> None:
+    """Its answer to the first message tells that it takes seven more."""
+    shop, _ = remote(world, "t1")
+    shop.pools.add("work", "t1", credits=1)
+    world.boxes["t1"].pools.join("thumbs", credits=8)
+    for body in range(10):
+        shop.send("work", body, type="job")
+    shop.run_until_idle()
+    [pool] = shop.pools.list()
+
+    assert (8, 8, 2) == (pool.members[0].takes, pool.in_flight, pool.waiting)
+
+
+def test_a_member_that_takes_nothing_is_asked_again(world: World) -> None:
+    """What it told once does not hold for ever: it gets one message when it has none."""
+    shop, (one,) = fill(world)
+    member = world.boxes["t1"]
+    world.wire.script = ["lost"]
+    shop.send("work", 1, type="job")
+    shop.run_until_idle()
+    member.run_until_idle()
+    other = world.boxes["other"]
+    for _ in range(2):
+        other.send("t1", 0, type="job")
+    other.run_until_idle()
+    world.wire.always = "ok"
+    world.clock.forward(600)
+    shop.run_until_idle()
+    [((told,),)] = [shop.query("SELECT room FROM _onceward_peers WHERE name = 't1'")]
+    shop.send("work", 2, type="job")
+    world.settle()
+
+    assert 0 == told
+    assert [0, 0, 0, 0, 1, 2] == sorted(one.done)
+
+
 def test_a_directory_that_cannot_be_read_stops_no_pool(world: World) -> None:
     """Named members get their messages all the same."""
     shop, (one,) = remote(world, "t1")

@@ -134,6 +134,7 @@ def test_the_size_of_the_largest_values_suffices() -> None:
         base_position=(longest, BIG),
         retry_after=BIG,
         takeover=takeover,
+        room=BIG,
     )
 
     slack = wire.encoded_size(pushed) - len(wire.encode_parcel(pushed))

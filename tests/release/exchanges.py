@@ -62,6 +62,7 @@ ANSWER: Final = Answer(
     number=1,
     retry_after=250,
     takeover=MOVED,
+    room=3,
 )
 SPEAKS: Final = Speaks(release="0.1.0", features=("greeting", "takeover"))
 

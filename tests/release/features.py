@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from onceward import Agent, Context, Msg, Postbox, Reject, Run
+from onceward.file import known_homes
 from onceward.testing import Controls, ManualClock
 
 if TYPE_CHECKING:
@@ -123,9 +124,18 @@ def post_in_channels(lead: Postbox, box: Postbox) -> None:
 def serve_a_pool(lead: Postbox, box: Postbox) -> None:
     """Send to a pool: its member has one message at a time, and another waits."""
     box.pools.join("many", credits=1)
+    know_another_home(lead)
     lead.pools.add("many", "absent", credits=1)
     for n in range(3):
         lead.session(f"pool {n}").send("many", f"pool {n}", type="once")
+
+
+def know_another_home(lead: Postbox) -> None:
+    """Store another home, and what it tells of an agent that serves a pool."""
+    directory = lead._opening.home.directory
+    far = known_homes.add(directory, "far", "https://far.example", "SHA256:far")
+    agent = {"name": "far-1", "description": "far", "accepts": ["once"], "pools": {"distant": 2}}
+    known_homes.tell(directory, far, [agent])
 
 
 def fill_mailboxes(lead: Postbox, box: Postbox) -> None:

@@ -35,8 +35,6 @@ EMPTY = {
     "_onceward_workers": "it has a row while a process runs, or was killed",
     "_onceward_differing_messages": "it needs a restored backup and a handler that asks a clock",
     "_onceward_time_index": "it has a row for each thousand messages",
-    "homes": "another home is known by its key, for which an extra is needed",
-    "home_agents": "as homes",
     "system_notices": "a notice stays for a moment, until its agent publishes it",
 }
 """Tables without a row in the golden files."""

@@ -333,8 +333,12 @@ class Postbox(Session, EventSource, PostboxParts):
             session=self,
             consumer=self._consumer,
             started=lambda: self._dispatcher.started,
-            offers={"tell_homes": self._routes.tell_homes},
+            offers={"tell_homes": self._routes.tell_homes, "answer_room": self._answer_room},
         )
+
+    def _answer_room(self, room: Callable[[], int]) -> None:
+        """Have answers to parcels tell how many more messages of pools the agent takes."""
+        self._receiver.room = self._door.room = room
 
     def _build_api(self, db: Database, settings: Settings) -> None:
         hooks = self._hooks

@@ -57,6 +57,7 @@ CREATE TABLE _onceward_peers (
     greeting             TEXT,
     takeover             TEXT,
     lost_after           TEXT,
+    room                 INTEGER,
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 

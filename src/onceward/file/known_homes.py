@@ -209,7 +209,7 @@ def tell(directory: DirectoryDatabase, home: KnownHome, told: Iterable[dict[str,
 
 
 def own_agents(directory: DirectoryDatabase, files: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what this home tells of the agents of these *files*: name, description, types, pools."""
+    """Return what this home tells of the agents that have these *files*."""
     known = {name: (about, accepts) for name, about, accepts in directory.read(OWN_FILES)}
     pools = own_pools(directory)
     told = list[dict[str, Any]]()

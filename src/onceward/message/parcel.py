@@ -201,6 +201,12 @@ class Answer:
 
     With ``superseded``: the one after which the sender's file is not used any more.
     """
+    room: int | None = None
+    """
+    Further messages of its pools that the recipient takes from any sender; None: not told.
+
+    A hint: the recipient may refuse none of those that it gets beyond it.
+    """
     newest: int = field(default=0, compare=False)
     """Wire version that the peer reads, if it is newer than that of the parcel."""
 

@@ -171,7 +171,7 @@ class PoolMember:
 
     agent: str
     credits: int
-    """Maximum messages of this sender that it may have, and that have not ended."""
+    """Maximum messages of this sender that it may have, unless it has told another number."""
     home: int
     """Whether the home of the sender tells that it is a member."""
     works: int
@@ -180,6 +180,8 @@ class PoolMember:
     """Failed pushes to it since the last one that succeeded."""
     in_flight: int
     """Messages that it has, and that have not ended."""
+    takes: int
+    """Maximum of them now, by its last answer, or else its credits."""
 
 
 @dataclass(frozen=True, slots=True)

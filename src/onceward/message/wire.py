@@ -193,6 +193,8 @@ class _AnswerData(_Strict):
     """With busy: milliseconds after which to try again; 0 leaves that to the sender."""
     takeover: Annotated[str, Field(pattern=TAKEOVER)] | None = None
     """The takeover of the answering file; with superseded, the one that replaced the sender's."""
+    room: Count | None = None
+    """Further messages of its pools that the recipient takes from any sender; a hint."""
     newest: Count | None = None
     """Wire version that its writer reads, if that is newer than the parcel's."""
     requires: Requires | None = None
@@ -301,6 +303,7 @@ def encode_answer(answer: Answer, parcel: Parcel) -> bytes:
         "number": answer.number,
         "retry_after": answer.retry_after,
         **({} if answer.takeover is None else {"takeover": answer.takeover}),
+        **({} if answer.room is None else {"room": answer.room}),
         **_placed("base_position", answer.base_position),
         **({} if parcel.version == VERSION else {"newest": VERSION}),
     }
@@ -339,6 +342,7 @@ def decode_answer(body: bytes, parcel: Parcel) -> Answer:
         base_position=_position(data.base_position),
         retry_after=data.retry_after,
         takeover=data.takeover,
+        room=data.room,
         newest=data.newest or 0,
     )
 

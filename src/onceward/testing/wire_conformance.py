@@ -67,6 +67,7 @@ VERDICTS: Final = {
     "fork": Answer(verdict="fork", epoch=OTHER, number=2**32 - 1),
     "fork of a stranger": Answer(verdict="fork"),
     "superseded": Answer(verdict="superseded", takeover=TAKEOVER),
+    "room": Answer(verdict="accepted", room=7),
     "busy": Answer(verdict="busy"),
     "busy for a while": Answer(verdict="busy", retry_after=61_001, durability="fast"),
 }

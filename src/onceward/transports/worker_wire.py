@@ -95,13 +95,13 @@ def encode_answer(answer: Answer) -> bytes:
     """Return an answer as bytes; raise ValueError for text that is not Unicode."""
     return to_json([
         answer.verdict, answer.receipts, answer.durability,
-        answer.epoch, answer.number, answer.retry_after, answer.takeover,
+        answer.epoch, answer.number, answer.retry_after, answer.takeover, answer.room,
     ])  # fmt: skip
 
 
 def decode_answer(text: bytes) -> Answer:
     """Return the answer; raise ValueError or TypeError for another text."""
-    verdict, receipts, durability, epoch, number, retry_after, takeover = from_json(text)
+    verdict, receipts, durability, epoch, number, retry_after, takeover, room = from_json(text)
     return Answer(
         verdict=verdict,
         receipts=_receipts(receipts),
@@ -110,6 +110,7 @@ def decode_answer(text: bytes) -> Answer:
         number=number,
         retry_after=retry_after,
         takeover=takeover,
+        room=room,
     )
 
 

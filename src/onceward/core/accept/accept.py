@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -39,16 +39,11 @@ SELECT id
   FROM _onceward_pending_replies
  WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
 """
-
-
 ID: Final = attrgetter("id")
 REASON: Final = attrgetter("reason")
 TEXT: Final = attrgetter("text")
 FRAME: Final = attrgetter("frame")
-
-
-NO_ANSWER: Final = Answer(verdict="busy")
-"""The answer of an incomplete result."""
+NO_ANSWER: Final = Answer(verdict="busy")  # of an incomplete result
 
 
 @dataclass(slots=True)
@@ -96,6 +91,7 @@ class Receiver:
         self._stored = {kind: tell for each in features for kind, tell in each.stored.items()}
         let_go = [each.ends for each in features if each.ends is not None]
         self.endings = Endings(self._emitter, let_go)
+        self.room: Callable[[], int] | None = None  # how many more messages its pools take
         self.workers: TakesArrivals | None = None
         """The workers of this process, which may handle a message as it is stored."""
 
@@ -131,6 +127,12 @@ class Receiver:
         """
         policy = self._policy
         frames = judge.parse_frames(parcel, policy)
+        answer = self._accepted(parcel, policy, frames)
+        if self.room is not None and any(each and each.pool for each in map(FRAME, frames)):
+            return replace(answer, room=self.room())
+        return answer
+
+    def _accepted(self, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]) -> Answer:
         if self.workers is not None and self.workers.may_take and len(frames) == 1:
             answer = self._handle_now(self.workers, parcel, policy, frames)
             if answer is not None:

@@ -333,6 +333,8 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     moved = sent.settle(
         tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal
     )
+    if answer.room is not None:
+        peers.note_room(tx, held.name, answer.room)
     rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
     after = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
     told_weak = answer.durability if weak else None

@@ -151,6 +151,13 @@ UPDATE _onceward_peers
  WHERE name = :name AND CASE epoch WHEN :epoch THEN number < :number ELSE number = 0 END
    AND NOT (base_epoch = :epoch AND (base_parcel & 4294967295) >= :number)
 """
+NOTE_ROOM: Final = """
+UPDATE _onceward_peers SET room = min(:room, 10000) +
+       (SELECT count(*) FROM _onceward_outbox
+         WHERE recipient = :name AND ended_at IS NULL AND state = 'sent'
+           AND pool IN (SELECT name FROM _onceward_peers WHERE url = 'pool:'))
+ WHERE name = :name
+"""
 AWAY: Final = "SELECT 1 FROM _onceward_peers WHERE name = ? AND failures > 0"
 RESET_BREAKER: Final = """
 UPDATE _onceward_peers
@@ -476,6 +483,11 @@ def end_doubt(tx: StoreTransaction, name: str) -> None:
 def allow(tx: StoreTransaction, name: str, rule: str) -> None:
     """Accept from a peer only the names of a rule."""
     tx.run(ALLOW, (name, rule))
+
+
+def note_room(tx: StoreTransaction, name: str, room: int) -> None:
+    """Store that a member may have what it has accepted of pools, and as many more."""
+    tx.run(NOTE_ROOM, {"name": name, "room": room})
 
 
 def is_away(rows: Rows, name: str) -> bool:

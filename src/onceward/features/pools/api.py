@@ -51,11 +51,12 @@ class Pools:
         """
         Serve a pool, now and whenever this file is opened with the agent's handlers.
 
-        *credits* is the maximum number of messages that one sender gives this agent before it has
-        handled others; by default twice the setting ``workers``, or 8.
+        *credits* is the number of unhandled messages that this agent wants to have, by default
+        twice the setting ``workers``, or 8. A sender gives it no more until it answers; the answers
+        of a process with the agent's handlers tell how many it still takes, of all senders.
 
         Raises:
-            InvalidArgument: an agent here or of a known home has that name, or *credits* is below 1.
+            InvalidArgument: an agent of this or a known home has that name, or *credits* is < 1.
 
         """
         count = self._serving.credits if credits is None else _positive(credits)
@@ -101,7 +102,7 @@ class Pools:
         Agents of the home that serve the pool are members without it.
 
         Raises:
-            InvalidArgument: an agent here or of a known home has that name, or *credits* is below 1.
+            InvalidArgument: an agent of this or a known home has that name, or *credits* is < 1.
 
         """
         self._refuse_agent(pool, agent)

@@ -45,7 +45,7 @@ def far_members(directory: DirectoryDatabase, pool: str) -> dict[str, HomeMember
     }
 
 
-class Member(NamedTuple):
+class ServedPool(NamedTuple):
     """An agent of the home in a pool, and the process that handles its messages."""
 
     pool: str
@@ -54,7 +54,7 @@ class Member(NamedTuple):
     owner: str
 
 
-def serve(directory: DirectoryDatabase, member: Member, *, again: bool) -> bool:
+def serve(directory: DirectoryDatabase, member: ServedPool, *, again: bool) -> bool:
     """
     Record that a process handles the messages of a member, unless another one does.
 

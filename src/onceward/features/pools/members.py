@@ -25,7 +25,7 @@ SELECT pool, credits FROM _onceward_pool_members WHERE agent = ? AND home = 1
 MEMBERS: Final = """
 SELECT m.agent,
        CASE WHEN NOT m.works OR coalesce(p.due_at, 0) > :now THEN 0
-            WHEN coalesce(p.failures, 0) = 0 THEN m.credits
+            WHEN coalesce(p.failures, 0) = 0 THEN max(1, coalesce(p.room, m.credits))
             WHEN p.in_flight_seqs IS NULL THEN 1
             ELSE 0 END,
        m.works AND coalesce(p.failures, 0) = 0

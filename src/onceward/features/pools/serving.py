@@ -7,12 +7,19 @@ from typing import Final
 from onceward.core.contract import Opening
 from onceward.errors import OncewardError
 from onceward.features.pools import home, members
-from onceward.features.pools.home import Member
+from onceward.features.pools.home import ServedPool
 from onceward.file import file_checks
 from onceward.message.log import log
 
 CREDITS: Final = 8
 """Messages that a member may have at once, unless its number of workers is set."""
+
+
+# Unhandled messages of any sender, those that are handled now included; at most as many as asked.
+WAITING: Final = """
+SELECT count(*)
+  FROM (SELECT 1 FROM _onceward_inbox WHERE state = 'pending' AND lane_id IS NOT NULL LIMIT ?)
+"""
 
 
 class Serving:
@@ -29,6 +36,8 @@ class Serving:
         self._pools = members.served(self._db.read, self._db.agent)
         if opening.agent is not None:
             self._pools |= dict.fromkeys(opening.agent.serves, self.credits)
+        if self._pools:
+            self._tell_room()
 
     def __bool__(self) -> bool:
         """Return whether there are such pools."""
@@ -43,10 +52,19 @@ class Serving:
         """
         directory, agent = self._opening.home.directory, self._db.agent
         for pool, count in self._pools.items():
-            home.serve(directory, Member(pool, agent, count, self._owner), again=again)
+            home.serve(directory, ServedPool(pool, agent, count, self._owner), again=again)
         if self._told != (told := home.served(directory, agent)):
             self._told = told
             self._tell_homes()
+
+    def _tell_room(self) -> None:
+        """Have the answers of this process tell how many more messages the agent takes."""
+        self._opening.offers["answer_room"](self.room)
+
+    def room(self) -> int:
+        """Return how many more messages the agent takes before it has handled others."""
+        most = max(self._pools.values(), default=0)
+        return most - int(self._db.read(WAITING, (most,))[0][0])
 
     def _tell_homes(self) -> None:
         self._opening.offers["tell_homes"]()
@@ -54,6 +72,7 @@ class Serving:
     def join(self, pool: str, count: int) -> None:
         """Join a pool, also at later openings."""
         self._pools[pool] = count
+        self._tell_room()
         self._db.write(lambda tx: members.serve(tx, pool, self._db.agent, count))
         self.tell(again=True)
 

@@ -114,7 +114,7 @@ Table pools:
     _db, _agent, _seq, pool, waiting, waiting_since_at, in_flight, members, in_doubt, _epoch
 
 Table pool_members:
-    _db, _agent, _seq, pool, agent, credits, home, works, failures, in_flight, _epoch
+    _db, _agent, _seq, pool, agent, credits, home, works, failures, in_flight, takes, _epoch
 
 Table runs:
     _db, _agent, _seq, seq, id, session, mode, state, messages, event_ids, consumed, partial,

@@ -13,12 +13,12 @@ from onceward.ops.cli.options import said
 
 Name = Annotated[str, said("The pool's name, to which messages are sent.")]
 Member = Annotated[str, said("The member: an agent of the home, or a peer.")]
-Credits = Annotated[int | None, said("Maximum messages of one sender that the member has at once.")]
+Credits = Annotated[int | None, said("Messages that it gets at once until it tells its number.")]
 
 
 @command(
     "pool", "waiting", "waiting_since_at", "in_doubt", "agent", "works", "failures", "in_flight",
-    "credits",
+    "takes",
 )  # fmt: skip
 def ls(box: Postbox, /) -> Found:
     """

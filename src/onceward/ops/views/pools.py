@@ -48,6 +48,7 @@ class PoolMemberRow:
     failures: int
     in_flight: int
     credits: int
+    takes: int
 
 
 MEMBERS: Final = f"""
@@ -60,7 +61,7 @@ ABLE: Final = """
   WHERE m.pool = p.pool AND m.works = 1 AND m.failures = 0 AND m.in_flight < {most})
 """
 WORKING: Final = ABLE.format(most="m.in_flight + 1")
-FREE: Final = ABLE.format(most="m.credits")
+FREE: Final = ABLE.format(most="m.takes")
 WAITING: Final = f"""
 SELECT {columns(PoolRow, working=WORKING, free=FREE)}
   FROM onceward_pools AS p WHERE waiting > 0 AND (:pool IS NULL OR pool = :pool) ORDER BY pool
