@@ -200,16 +200,19 @@ class Replacement:
         """
         Keep the old file, if there is one, as *saved* and replace it with *copy*.
 
-        SQLite would write a leftover WAL into the new file. So both parts get their second names
-        first, then the file is removed, then its WAL, and the copy is moved last.
+        SQLite would write a leftover WAL into the new file, so the WAL is removed before the copy
+        is moved. Both parts get second names first: no process opens a file that has two, so a
+        process that finds this half done neither misses the WAL nor creates an empty file. On a
+        file system without hard links the file is removed before its WAL.
         """
-        for suffix in PARTS:
+        for suffix in reversed(PARTS):
             old, new = Path(f"{self.path}{suffix}"), Path(f"{saved}{suffix}")
             if old.exists():
                 _second_name(old, new)
         folder = self.path.parent
         sync(folder)
-        for suffix in (*PARTS, "-shm"):
+        linked = saved.exists() and saved.samefile(self.path)
+        for suffix in ("-wal", "-shm") if linked else (*PARTS, "-shm"):
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
             sync(folder)
         with suppress(OSError):

@@ -7,6 +7,7 @@ locks of every connection to it. This module never opens a database file.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import stat
@@ -25,6 +26,8 @@ NETWORK: Final = frozenset({
     "afs", "ceph", "glusterfs", "lustre", "davfs",
 })  # fmt: skip
 MOUNT_FIELDS: Final = 5
+SAVED: Final = ".before-"
+"""Between the name of a file and the time of the restore that keeps it under this name."""
 ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 FileKey = tuple[int, int]
 """Device and inode: the identity of a file under all its names."""
@@ -131,10 +134,21 @@ def _refuse_odd(path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise StoreUnusable(f"{path} is not a regular file")
     if found.st_nlink > 1:
+        _refuse_half_restored(path)
         raise StoreUnusable(
             f"{path} has {found.st_nlink} hard links: each would get its own WAL; copy it to a "
             "single name"
         )
+
+
+def _refuse_half_restored(path: Path) -> None:
+    """Refuse a file that a restore has given a second name, and has not replaced."""
+    for saved in path.parent.glob(f"{glob.escape(path.name)}{SAVED}*"):
+        if saved.samefile(path):
+            raise StoreUnusable(
+                f"a restore of {path} was interrupted: run it again, with {saved} as the backup to"
+                " go back to the old file"
+            )
 
 
 EFFECTIVE: Final = os.access in os.supports_effective_ids

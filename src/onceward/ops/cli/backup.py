@@ -10,6 +10,7 @@ from typing import Annotated, Final, NamedTuple
 
 from onceward.errors import OncewardError, StoreUnusable
 from onceward.file.backup import CopyInfo, Replacement, Takeovers, read_takeovers, stamp
+from onceward.file.file_checks import SAVED
 from onceward.message.clock import SystemClock, iso
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.copies import copied, remember, same_agent, since
@@ -129,7 +130,7 @@ def put_back(
     """
     _refuse_open(path)
     now = iso(SystemClock().now()).replace(":", "").replace("-", "")
-    fresh, saved = Path(f"{path}.restoring-{now}"), Path(f"{path}.before-{now}")
+    fresh, saved = Path(f"{path}.restoring-{now}"), Path(f"{path}{SAVED}{now}")
     with Replacement(path) as place:
         info = copied(existing(source), fresh)
         try:
