@@ -17,6 +17,7 @@ from onceward.core.accept import lost
 from onceward.core.send import internal
 from onceward.core.send.add import add_if_possible
 from onceward.errors import Conflict, RequestFailed
+from onceward.message.settings import Settings
 from onceward.message.vocabulary import FOUND, LOST
 
 if TYPE_CHECKING:
@@ -110,10 +111,23 @@ def test_much_is_found_in_pages(
 
 
 def test_a_page_is_bounded_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that is larger than a page is left out, the others come in more pages."""
+    """A message that is larger than a page has one of its own, the others share pages."""
     monkeypatch.setattr(lost, "PAGE_BYTES", 4_000)
     shop = wired(world, Agent("ledger"))
-    ids = [shop.send("ledger", "x" * size, type="text") for size in (900, 900, 5_000, 900)]
+    ids = [shop.send("ledger", "x" * size, type="text") for size in (900, 5_000, 300, 300, 900)]
+    world.settle()
+    shop = restored(world)
+
+    assert ["sent"] * 5 == [shop.state(each) for each in ids]
+    assert 4 == asked_and_told(world).count(FOUND)
+
+
+def test_what_no_message_can_carry_is_left_out(world: World) -> None:
+    """A message of more than half of the largest body is not found again, the others are."""
+    shop = wired(world, Agent("ledger"))
+    half = Settings().max_body // 2
+    bodies = ['"' * (half // 2 - 500), "x" * (half - 1_000), "x" * half, "x"]
+    ids = [shop.send("ledger", body, type="text") for body in bodies]
     world.settle()
     shop = restored(world)
 

@@ -30,7 +30,7 @@ from onceward.message.vocabulary import FOUND, LOST, PRIORITIES
 PAGE: Final = 200
 """Maximum messages of a page."""
 PAGE_BYTES: Final = 256 << 10
-"""Maximum bytes of a page; a message that is larger is not found again."""
+"""Maximum bytes of a page of several messages; one that is larger is alone in its page."""
 ESCAPED: Final = 2
 """A frame is JSON, so it takes at most this many times its bytes as text in JSON."""
 SCANNED: Final = 5_000
@@ -124,10 +124,11 @@ def _page(tx: StoreTransaction, sender: str, asked: LostQuestion) -> FoundPage:
     if upto is None:
         after, upto = arrived.seq_of(tx, sender, asked.known), arrived.newest(tx)
     last, listed = arrived.sizes_of(tx, sender, (after, upto), slice_=SCANNED, limit=PAGE)
-    room = most = min(PAGE_BYTES, asked.max_bytes) // ESCAPED
+    most = min(identity.max_body(tx), asked.max_bytes) // ESCAPED
+    room = min(PAGE_BYTES // ESCAPED, most)
     chosen: list[int] = []
     for seq, size in listed:
-        if size <= room:
+        if size <= (room if chosen else most):
             chosen.append(seq)
             room -= size
         elif size <= most:
