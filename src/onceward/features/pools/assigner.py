@@ -45,22 +45,27 @@ class Assignment:
     def __init__(self, tx: StoreTransaction, pool: str) -> None:
         self._tx, self._pool = tx, pool
         self._members = members_of(tx.rows, pool, tx.now)
-        self._take_back()
+        given = outbox.of_pool(tx.rows, pool)
+        if self._take_back({agent for agent, _, _ in given}):
+            given = outbox.of_pool(tx.rows, pool)
         self._in_flight = Counter[str]()
         self._lanes: dict[str, str] = {}
         """The member that has messages of a conversation; the default one is spread."""
-        for agent, lane, count in outbox.of_pool(tx.rows, pool):
+        for agent, lane, count in given:
             self._in_flight[agent] += count
             if lane != DEFAULT_SESSION:
                 self._lanes[lane] = agent
 
-    def _take_back(self) -> None:
-        """Take back what was given to members that do not answer, and what they cannot know."""
-        for agent in {name for name, _, _ in outbox.of_pool(self._tx.rows, self._pool)}:
+    def _take_back(self, agents: set[str]) -> int:
+        """Take back what members that do not answer cannot know; return how many messages."""
+        taken = 0
+        for agent in agents:
             if not self._members.get(agent, NONE).answers:
                 for row in outbox.unknown_to_member(self._tx, self._pool, agent):
                     if outbox.take_back(self._tx, row, self._pool, agent):
                         tickets.redirect(self._tx, row.id, self._pool)
+                        taken += 1
+        return taken
 
     def assign(self) -> None:
         """Give waiting messages to members with credits left."""
