@@ -11,6 +11,7 @@ import random
 import time
 from contextlib import ExitStack
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,17 @@ import pytest
 from tests.children import PYTHON, Child
 from tests.ports import free_port
 from tests.proof.seed import proof_seed, size
+from tests.transports.nats_server import nats_server
 
 from onceward import Postbox
 from onceward.file.backup import copy_file
-from onceward.http import HttpListener
+from onceward.http import HttpListener, PollListener
 from onceward.keys import Keys
+from onceward.nats import NatsListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 LOSSES = size(8, 2, "ONCEWARD_LOST_DISKS")
 SEED = proof_seed()
@@ -68,30 +72,64 @@ ids.RepeatableIds.__call__ = lambda *_: ids.new_id()
 }
 
 
+Ear = HttpListener | PollListener | NatsListener
+
+
 def opened(folder: str | Path, agent: object, way: str, *, start: bool = True) -> Postbox:
-    """Open one of the agents, in one home or in a home of its own that listens."""
+    """Open one of the agents, in one home or in a home of its own that its peers reach."""
     name = str(getattr(agent, "name", agent))
     home = Path(folder) if way == "file" else Path(folder, name)
-    ears = [HttpListener(Path(home, "url").read_text())] if way == "http" and start else []
+    ears = listeners(Path(folder), name, way) if start else []
     return Postbox(home / f"{name}.db", agent=agent, start=start, listeners=ears)  # type: ignore[arg-type]
 
 
-def prepared(folder: Path, way: str) -> dict[str, Path]:
+def listeners(
+    folder: Path, name: str, way: str
+) -> list[HttpListener | PollListener | NatsListener]:
+    """Return what an agent hears by; by poll each one asks the one before it for its parcels."""
+    if way == "file":
+        return []
+    if way == "nats":
+        return [NatsListener(url_of(folder, name))]
+    own = HttpListener(url_of(folder, name))
+    if way == "http" or name == NAMES[0]:
+        return [own]
+    before = NAMES[NAMES.index(name) - 1]
+    return [own, PollListener(url_of(folder, before), before)]
+
+
+def url_of(folder: Path, name: str) -> str:
+    """Return the url that an agent listens at."""
+    return (folder / name / "url").read_text()
+
+
+def prepared(folder: Path, way: str, server: str = "") -> dict[str, Path]:
     """Create the files of the agents, which know each other; return them."""
     homes = {name: folder if way == "file" else folder / name for name in NAMES}
-    urls = {name: f"http://127.0.0.1:{free_port()}" for name in NAMES}
-    for name, home in homes.items():
+    for home in homes.values():
         home.mkdir(exist_ok=True)
-        (home / "url").write_text(urls[name])
-    if way == "http":
-        for one, other in (("shop", "billing"), ("billing", "ledger")):
-            Keys(homes[other]).add(one, Keys(homes[one]).create(other))
+        (home / "url").write_text(server or f"http://127.0.0.1:{free_port()}")
+    for one, other in pairwise(NAMES) if way in {"http", "poll"} else ():
+        Keys(homes[other]).add(one, Keys(homes[one]).create(other))
     for name in NAMES:
         with opened(folder, name, way, start=False) as box, box.begin() as tx:
             tx.execute("CREATE TABLE effects (n)")
-            if way == "http":
-                box.peers.add({other: url for other, url in urls.items() if other != name})
+            if way != "file":
+                box.peers.add(addresses(folder, name, way))
     return {name: home / f"{name}.db" for name, home in homes.items()}
+
+
+def addresses(folder: Path, name: str, way: str) -> dict[str, str]:
+    """Return where an agent reaches its neighbours."""
+    at = NAMES.index(name)
+    found: dict[str, str] = {}
+    for place, other in enumerate(NAMES):
+        if abs(place - at) == 1:
+            url = url_of(folder, other)
+            found[other] = f"{url}/{other}" if way == "nats" else url
+            if way == "poll" and place > at:
+                found[other] = "poll:"
+    return found
 
 
 def ask(path: Path, sql: str) -> list[int]:
@@ -133,8 +171,10 @@ def lose(path: Path, backup: Path) -> None:
 
 def trial(folder: Path, way: str, lost: str, losses: int, mistake: str = "") -> list[str]:
     """Lose the disk of one agent under traffic, several times; return what is wrong."""
-    dice, files, jobs = random.Random(SEED), prepared(folder, way), 0
+    dice, jobs = random.Random(SEED), 0
     with ExitStack() as stack:
+        server = stack.enter_context(nats_server(folder)).url() if way == "nats" else ""
+        files = prepared(folder, way, server)
         shop = stack.enter_context(opened(folder, "shop", way))
 
         def begun(name: str) -> Child:
@@ -168,7 +208,7 @@ def trial(folder: Path, way: str, lost: str, losses: int, mistake: str = "") -> 
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("lost", ["billing", "ledger"])
-@pytest.mark.parametrize("way", ["file", "http"])
+@pytest.mark.parametrize("way", ["file", "http", "poll", "nats"])
 def test_a_lost_disk_loses_nothing_that_peers_have(tmp_path: Path, way: str, lost: str) -> None:
     """All jobs are done soon after the restart, without new messages, and once."""
     assert [] == trial(tmp_path, way, lost, LOSSES)
