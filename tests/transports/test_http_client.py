@@ -19,6 +19,7 @@ from onceward.errors import (
     ParcelTooLarge,
     Refused,
     Unreachable,
+    UnsupportedVersion,
 )
 from onceward.message import wire
 from onceward.message.clock import SystemClock
@@ -208,6 +209,23 @@ def test_a_signed_refusal_is_final(near: HttpTransport) -> None:
         pytest.raises(Refused, match="closed for good"),
     ):
         near.deliver(url, a_parcel())
+
+
+def test_a_ping_that_the_peer_cannot_read_says_which_side_to_upgrade(near: HttpTransport) -> None:
+    """A ping is told of versions as a parcel is; a notice with other names tells nothing."""
+    unread = "this needs onceward 9.0"
+    with (
+        scripted(say(422, "unread", detail=unread)) as url,
+        pytest.raises(UnsupportedVersion, match=unread),
+    ):
+        near.ping(url, "bob")
+    with (
+        scripted(say(422, "unread", detail=unread, sender="carl")) as url,
+        pytest.raises(Unreachable) as caught,
+    ):
+        near.ping(url, "bob")
+
+    assert Unreachable is caught.type
 
 
 def test_a_signed_limit_is_heeded(near: HttpTransport) -> None:

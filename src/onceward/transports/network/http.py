@@ -138,6 +138,7 @@ class HttpTransport:
 
         Raises:
             Unreachable: says what is wrong, as far as the sender can find out.
+            UnsupportedVersion: one side must be upgraded before.
 
         """
         notice = Notice(kind="ping", sender=self._context.agent, recipient=peer, at=self._now())
@@ -150,9 +151,13 @@ class HttpTransport:
         self._prove(asked, reply)
         try:
             told = decode_notice(reply.body)
+        except UnsupportedVersion:
+            raise
         except InvalidParcel as error:
             raise Unreachable(f"the peer's answer cannot be read: {error}") from error
         if (told.kind, told.sender, told.recipient) != ("pong", peer, self._context.agent):
+            if isinstance(meant := _told(told, asked), UnsupportedVersion):
+                raise meant
             msg = f"the peer answered {told.kind} of {quoted(told.sender)} instead of pong"
             raise Unreachable(msg)
         self._spoken.hear(peer, told.speaks)
