@@ -127,24 +127,22 @@ class Receiver:
         """
         policy = self._policy
         frames = judge.parse_frames(parcel, policy)
-        answer = self._accepted(parcel, policy, frames)
+        answer = None
+        if self.workers is not None and self.workers.may_take and len(frames) == 1:
+            answer = self._handle_now(self.workers, parcel, policy, frames)
+        if answer is None:
+            for frame in map(FRAME, frames):
+                if frame is not None and self._inspect and (frame.mailbox or frame.channel):
+                    frames = self._inspect(frames)
+                    break
+            work = partial(self._accept, parcel=parcel, policy=policy, frames=frames)
+            if parcel.frames or parcel.greeting or self._db.writer.joins:
+                answer = self._db.write_outside(work).answer
+            else:  # receipts are asked for again
+                answer = self._db.write(work, synced=False).answer
         if self.room is not None and any(each and each.pool for each in map(FRAME, frames)):
             return replace(answer, room=self.room())
         return answer
-
-    def _accepted(self, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]) -> Answer:
-        if self.workers is not None and self.workers.may_take and len(frames) == 1:
-            answer = self._handle_now(self.workers, parcel, policy, frames)
-            if answer is not None:
-                return answer
-        for frame in map(FRAME, frames):
-            if frame is not None and self._inspect and (frame.mailbox or frame.channel):
-                frames = self._inspect(frames)
-                break
-        work = partial(self._accept, parcel=parcel, policy=policy, frames=frames)
-        if not (parcel.frames or parcel.greeting or self._db.writer.joins):
-            return self._db.write(work, synced=False).answer  # receipts are asked for again
-        return self._db.write_outside(work).answer
 
     def _handle_now(
         self,
