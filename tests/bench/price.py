@@ -26,8 +26,9 @@ from onceward import Postbox
 from onceward.file.group_commit import ReplacedFileDetector
 from onceward.file.notify import Notifier
 from onceward.message.body import encode
-from onceward.message.frame import FrameHeaders, digest, frame_prefix, render_head
+from onceward.message.frame import digest
 from onceward.message.ids import new_id
+from onceward.message.options import FrameHeaders, frame_prefix, render_head
 from onceward.message.parcel import Durability
 
 INSERT: Final = """

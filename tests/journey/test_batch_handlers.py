@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.message.options import HandlerOptions
+    from onceward.message.handler_options import HandlerOptions
 
 STATES = "SELECT id, state FROM onceward_inbox ORDER BY seq"
 FATES = "SELECT reason, last_error, attempts FROM onceward_dead_letters ORDER BY seq"

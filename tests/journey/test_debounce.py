@@ -14,7 +14,7 @@ from onceward.testing import Controls
 if TYPE_CHECKING:
     from tests.journey.conftest import World
 
-    from onceward.message.options import HandlerOptions
+    from onceward.message.handler_options import HandlerOptions
 
 ENDED = "SELECT state, reason FROM onceward_inbox WHERE state <> 'pending' ORDER BY seq"
 LANES = "SELECT count(*) FROM _onceward_lanes"

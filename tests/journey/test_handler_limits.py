@@ -22,7 +22,7 @@ from onceward.testing import Controls
 if TYPE_CHECKING:
     from tests.journey.conftest import World
 
-    from onceward.message.options import HandlerOptions
+    from onceward.message.handler_options import HandlerOptions
 
 LONG = 60.0
 HOLDS = """

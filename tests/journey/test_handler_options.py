@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.message.options import HandlerOptions
+    from onceward.message.handler_options import HandlerOptions
 
 TOLD = "SELECT state, reason FROM onceward_inbox ORDER BY seq"
 FATES = "SELECT reason, attempts FROM onceward_dead_letters ORDER BY seq"

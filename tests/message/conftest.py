@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from onceward.message.body import encode
-from onceward.message.frame import FrameHeaders, frame_prefix, render_head
+from onceward.message.options import FrameHeaders, frame_prefix, render_head
 
 Write = Callable[..., str]
 

@@ -13,8 +13,8 @@ from onceward.api.postbox import PostboxOptions
 from onceward.features.channels.api import ChannelOptions
 from onceward.features.channels.directory import ChannelConfig
 from onceward.features.history import history
+from onceward.message.handler_options import HandlerRules, StepRules
 from onceward.message.names import RANKS, PriorityName, same_names
-from onceward.message.options import HandlerRules, StepRules
 from onceward.message.record import (
     ChannelHistoryFilters,
     HistoryFilters,
@@ -94,7 +94,7 @@ def test_every_option_of_a_handler_is_read(rules: type, trees: dict[str, ast.Mod
     read = {
         node.attr
         for module, tree in trees.items()
-        if module.startswith(("core.", "features.", "message.options"))
+        if module.startswith(("core.", "features.", "message."))
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }

@@ -16,7 +16,8 @@ from tests.package.test_public_surface import MODULES, public_classes
 from onceward import Agent, RetryPolicy, Run, Settings
 from onceward.errors import InvalidArgument
 from onceward.features.channels.directory import ChannelConfig
-from onceward.message.options import HandlerOptions, ScheduleOptions, SendOptions
+from onceward.message.handler_options import HandlerOptions
+from onceward.message.options import ScheduleOptions, SendOptions
 from onceward.message.queue_modes import QueueOptions
 from onceward.message.settings import SettingsOptions, Spelled
 from onceward.message.times import GivenRate, Moment, Span

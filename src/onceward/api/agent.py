@@ -26,6 +26,13 @@ from onceward.api.declared import BodyWay, Declare, DeclareTask, with_send
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
 from onceward.message.body import message_type
+from onceward.message.handler_options import (
+    HandlerOptions,
+    HandlerRules,
+    handler_rules,
+    positive_span,
+    whole_number,
+)
 from onceward.message.names import (
     AcceptedType,
     AgentProfile,
@@ -35,13 +42,6 @@ from onceward.message.names import (
     plain_text,
     quoted,
     refuse_options,
-)
-from onceward.message.options import (
-    HandlerOptions,
-    HandlerRules,
-    handler_rules,
-    positive_span,
-    whole_number,
 )
 from onceward.message.queue_modes import QueueOptions, check_sessions, checked
 from onceward.message.times import Span

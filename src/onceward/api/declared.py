@@ -28,8 +28,9 @@ from typing_extensions import TypeForm
 
 from onceward.errors import InvalidArgument
 from onceward.message.body import Msg
+from onceward.message.handler_options import HandlerOptions
 from onceward.message.names import quoted, refuse_options
-from onceward.message.options import HandlerOptions, SendOptions
+from onceward.message.options import SendOptions
 from onceward.message.times import Point, Span, point
 from onceward.message.topics import WILD
 

@@ -1,5 +1,5 @@
 """
-Compose and parse frames: one message as it travels, CloudEvents 1.0 in JSON.
+Parse frames, and digest them: one message as it travels, CloudEvents 1.0 in JSON.
 
 The same text is in the sender's outbox, on the wire and in the recipient's inbox. It is composed
 once, at send, and never rewritten, unless an operator edits the body of a dead letter at its
@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from hashlib import sha256
 from math import isinf
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     AwareDatetime,
@@ -29,7 +28,7 @@ from pydantic_core import from_json, to_json
 
 from onceward.errors import BodyLost, InvalidMessage
 from onceward.message.body import BYTES, JSON, Payload, canonical, encode
-from onceward.message.clock import Millis, iso
+from onceward.message.clock import Millis
 from onceward.message.names import (
     AGENT,
     DEFAULT_SESSION,
@@ -63,9 +62,9 @@ TAGS: Final = "tags"
 """Extension attribute with a message's tags, separated by commas."""
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
 TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
+"""Extension attributes of CloudEvents' distributed tracing, and W3C baggage."""
 OF_A_TIME: Final = frozenset(("time", "expirytime", "answerby", *TRACE_CONTEXT))
 """The attributes of a frame that differ if a handler sends its message again."""
-"""Extension attributes of CloudEvents' distributed tracing, and W3C baggage."""
 KEPT_PARCELS: Final = 4
 """Number of parcels whose frames are kept in memory; those of older ones are read again."""
 KEPT_LONGEST: Final = 4096
@@ -279,12 +278,6 @@ def readdressed(text: str, before: str, after: str) -> str | None:
     return text.replace(before, after, 1) if before in text else None
 
 
-def addressed(recipient: str, pool: str | None = None) -> str:
-    """Return the attributes of a frame that say where it goes: the recipient, and its pool."""
-    served = "" if pool is None else f',"pool":{json_string(pool)}'
-    return f',"recipient":{json_string(recipient)}{served},'
-
-
 OUR_REFERENCE: Final = "ni:///sha-256;"
 """Start of our references to stored bodies: RFC 6920 names. Other programs read their own."""
 load_body: Callable[[Frame], str] | None = None
@@ -377,118 +370,7 @@ def check_extension(name: str, value: object) -> None:
         )
 
 
-class FrameHeaders(NamedTuple):
-    """The checked options of a send: all of a message except its id, time and body."""
-
-    sender: str
-    recipient: str
-    type: str
-    media: str = JSON
-    session: str = DEFAULT_SESSION
-    topic: str | None = None
-    rank: int = NORMAL
-    ordering_key: str | None = None
-    lane: str = DEFAULT_SESSION
-    """The ordering key, or else the session; not part of the frame."""
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    hops: int = 0
-    in_reply_to: str | None = None
-    reply_to: str | None = None
-    expires_at: Millis | None = None
-    answer_by: Millis | None = None
-    key: str | None = None
-    channel: str | None = None
-    kind: str | None = None
-    mailbox: str | None = None
-    mailbox_key: str | None = None
-    reply_schema: str | None = None
-    chosen_id: bool = False
-    headers: dict[str, Any] | None = None
-    due_at: Millis | None = None
-    """When the message may leave, None for at once; not part of the frame."""
-
-
-def frame_prefix(headers: FrameHeaders) -> str:
-    """Return the part of a frame's text that all frames with the same headers share."""
-    head, tail = frame_ends(headers)
-    return f"{head}{options_text(headers)}{tail}"
-
-
-def frame_ends(headers: FrameHeaders) -> tuple[str, str]:
-    """Return the parts of a frame's prefix before and after its options."""
-    e = headers
-    head, body = _before_recipient(e), "data_base64" if e.media == BYTES else "data"
-    return (
-        f'{head}{json_string(e.recipient)},"session":{json_string(e.session)}',
-        f',"datacontenttype":{json_string(e.media)},"{body}":',
-    )
-
-
-def split_prefix(headers: FrameHeaders) -> tuple[str, str]:
-    """Return the shared parts before and after the recipient, the only difference in a fan-out."""
-    before, whole = _before_recipient(headers), frame_prefix(headers)
-    return before, whole[len(before) + len(json_string(headers.recipient)) :]
-
-
-def _before_recipient(e: FrameHeaders) -> str:
-    return f'","source":{json_string(SOURCE + e.sender)},"type":{json_string(e.type)},"recipient":'
-
-
-BEFORE_TIME: Final = '{"specversion":"1.0","time":"'
-BEFORE_ID: Final = '","id":"'
-"""
-The start of a frame's text; its id, the prefix of its headers, and the body follow.
-
-It is joined from quoted parts instead of dumped from a model, because every send does it and the
-body is already serialised.
-"""
 DIGEST_BYTES: Final = 16
-
-
-def render_head(prefix: str, message_id: str, created_at: Millis) -> str:
-    """Return a frame's text up to its body, which is stored elsewhere."""
-    return f"{BEFORE_TIME}{iso(created_at)}{BEFORE_ID}{message_id}{prefix}"
-
-
-def options_text(e: FrameHeaders) -> str:
-    """Return the attributes of a frame that its options set, empty without options."""
-    text = "" if e.rank == NORMAL else f',"priority":{e.rank}'
-    for name, value in (
-        ("topic", e.topic),
-        ("partitionkey", e.ordering_key),
-        ("correlationid", e.correlation_id),
-        ("causationid", e.causation_id),
-        ("inreplyto", e.in_reply_to),
-        ("replyto", e.reply_to),
-        ("idempotencykey", e.key),
-        ("channel", e.channel),
-        ("kind", e.kind),
-        ("mailbox", e.mailbox),
-        ("mailboxkey", e.mailbox_key),
-        ("replyschema", e.reply_schema),
-    ):
-        if value is not None:
-            text += f',"{name}":{json_string(value)}'
-    if e.hops:
-        text += f',"hops":{e.hops}'
-    if e.expires_at is not None:
-        text += f',"expirytime":"{iso(e.expires_at)}"'
-    if e.answer_by is not None:
-        text += f',"answerby":"{iso(e.answer_by)}"'
-    if e.chosen_id:
-        text += ',"chosenid":true'
-    for name, header in (e.headers or {}).items():
-        text += f',"{name}":{to_json(header).decode()}'
-    return text
-
-
-@lru_cache(maxsize=4096)
-def json_string(text: str) -> str:
-    """Return *text* as a JSON string; names repeat, so the last few thousand are remembered."""
-    return to_json(text).decode()
-
-
 REMEMBERED: Final = 32_768
 """Characters from which a text's digest is remembered: computing it takes longer than a lookup."""
 SPACED: Final = re.compile(r'"[ \t\n\r]+:')

@@ -1,22 +1,32 @@
-"""Define the options of a send, of a handler and of a step, each listed once."""
+"""
+Define the options of a send: how each is read, which header it sets, and how a frame names it.
+
+A frame's text is joined from quoted parts instead of dumped from a model, because every send does
+it and the body is already serialised.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
-from onceward.errors import HandlerSignal, InvalidArgument, InvalidMessage, LeaseLost, Paused
-from onceward.message.clock import Millis
-from onceward.message.error_text import members
+from pydantic_core import to_json
+
+from onceward.errors import InvalidMessage
+from onceward.message.body import BYTES, JSON
+from onceward.message.clock import Millis, iso
 from onceward.message.frame import (
     EPHEMERAL,
     INT32,
+    NORMAL,
     RESERVED_ATTRIBUTES,
+    SOURCE,
     Frame,
     check_extension,
 )
 from onceward.message.names import (
+    DEFAULT_SESSION,
     PriorityName,
     agent_name,
     plain_text,
@@ -25,14 +35,9 @@ from onceward.message.names import (
     refuse_options,
     same_names,
 )
-from onceward.message.retry import RetryPolicy, policy
-from onceward.message.times import GivenRate, Point, Span, millis, point, seconds
+from onceward.message.times import Point, Span, millis, point
 from onceward.message.validators import check_type, reply_schema
 from onceward.message.vocabulary import ANSWER, QUESTION
-
-if TYPE_CHECKING:
-    from onceward.message.group_key import GroupKey
-    from onceward.message.times import Rate
 
 
 class PublishOptions(TypedDict, total=False):
@@ -246,6 +251,118 @@ def read_options(given: MessageOptions, now: Millis) -> dict[str, Any]:
     return fields
 
 
+class FrameHeaders(NamedTuple):
+    """The checked options of a send: all of a message except its id, time and body."""
+
+    sender: str
+    recipient: str
+    type: str
+    media: str = JSON
+    session: str = DEFAULT_SESSION
+    topic: str | None = None
+    rank: int = NORMAL
+    ordering_key: str | None = None
+    lane: str = DEFAULT_SESSION
+    """The ordering key, or else the session; not part of the frame."""
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    hops: int = 0
+    in_reply_to: str | None = None
+    reply_to: str | None = None
+    expires_at: Millis | None = None
+    answer_by: Millis | None = None
+    key: str | None = None
+    channel: str | None = None
+    kind: str | None = None
+    mailbox: str | None = None
+    mailbox_key: str | None = None
+    reply_schema: str | None = None
+    chosen_id: bool = False
+    headers: dict[str, Any] | None = None
+    due_at: Millis | None = None
+    """When the message may leave, None for at once; not part of the frame."""
+
+
+def frame_prefix(headers: FrameHeaders) -> str:
+    """Return the part of a frame's text that all frames with the same headers share."""
+    head, tail = frame_ends(headers)
+    return f"{head}{options_text(headers)}{tail}"
+
+
+def frame_ends(headers: FrameHeaders) -> tuple[str, str]:
+    """Return the parts of a frame's prefix before and after its options."""
+    e = headers
+    head, body = _before_recipient(e), "data_base64" if e.media == BYTES else "data"
+    return (
+        f'{head}{json_string(e.recipient)},"session":{json_string(e.session)}',
+        f',"datacontenttype":{json_string(e.media)},"{body}":',
+    )
+
+
+def split_prefix(headers: FrameHeaders) -> tuple[str, str]:
+    """Return the shared parts before and after the recipient, the only difference in a fan-out."""
+    before, whole = _before_recipient(headers), frame_prefix(headers)
+    return before, whole[len(before) + len(json_string(headers.recipient)) :]
+
+
+def _before_recipient(e: FrameHeaders) -> str:
+    return f'","source":{json_string(SOURCE + e.sender)},"type":{json_string(e.type)},"recipient":'
+
+
+BEFORE_TIME: Final = '{"specversion":"1.0","time":"'
+BEFORE_ID: Final = '","id":"'
+"""The start of a frame's text; its id, the prefix of its headers, and the body follow."""
+
+
+def render_head(prefix: str, message_id: str, created_at: Millis) -> str:
+    """Return a frame's text up to its body, which is stored elsewhere."""
+    return f"{BEFORE_TIME}{iso(created_at)}{BEFORE_ID}{message_id}{prefix}"
+
+
+def options_text(e: FrameHeaders) -> str:
+    """Return the attributes of a frame that its options set, empty without options."""
+    text = "" if e.rank == NORMAL else f',"priority":{e.rank}'
+    for name, value in (
+        ("topic", e.topic),
+        ("partitionkey", e.ordering_key),
+        ("correlationid", e.correlation_id),
+        ("causationid", e.causation_id),
+        ("inreplyto", e.in_reply_to),
+        ("replyto", e.reply_to),
+        ("idempotencykey", e.key),
+        ("channel", e.channel),
+        ("kind", e.kind),
+        ("mailbox", e.mailbox),
+        ("mailboxkey", e.mailbox_key),
+        ("replyschema", e.reply_schema),
+    ):
+        if value is not None:
+            text += f',"{name}":{json_string(value)}'
+    if e.hops:
+        text += f',"hops":{e.hops}'
+    if e.expires_at is not None:
+        text += f',"expirytime":"{iso(e.expires_at)}"'
+    if e.answer_by is not None:
+        text += f',"answerby":"{iso(e.answer_by)}"'
+    if e.chosen_id:
+        text += ',"chosenid":true'
+    for name, header in (e.headers or {}).items():
+        text += f',"{name}":{to_json(header).decode()}'
+    return text
+
+
+@lru_cache(maxsize=4096)
+def json_string(text: str) -> str:
+    """Return *text* as a JSON string; names repeat, so the last few thousand are remembered."""
+    return to_json(text).decode()
+
+
+def addressed(recipient: str, pool: str | None = None) -> str:
+    """Return the attributes of a frame that say where it goes: the recipient, and its pool."""
+    served = "" if pool is None else f',"pool":{json_string(pool)}'
+    return f',"recipient":{json_string(recipient)}{served},'
+
+
 def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
     """Return the keyword arguments of a send; raises TypeError for a name that is not an option."""
     unknown = given.keys() - SendOptions.__annotations__.keys()
@@ -295,289 +412,3 @@ def _may_be_asked_again(frame: Frame) -> bool:
     """Return whether a restored sender makes this request under the same id again."""
     same_id = frame.kind == QUESTION or frame.idempotencykey is not None or frame.chosenid
     return same_id and frame.replyto == frame.sender
-
-
-MOST: Final = 2**62
-"""The largest number of an option; SQLite holds it."""
-WITHIN: Final = 0.2
-"""Default seconds that a message waits for others of its batch."""
-ALONE: Final = (
-    "concurrency", "rate", "key", "debounce", "throttle", "unique_for", "keep_result",
-)  # fmt: skip
-"""Options that a batch handler does not have."""
-Errors = type[Exception] | tuple[type[Exception], ...]
-"""A class of exceptions, or several."""
-
-
-class HandlerOptions(TypedDict, total=False):
-    """The keyword arguments of ``on``, ``every`` and ``cron``; all are optional."""
-
-    attempts: int | None
-    """Attempts before the message becomes a dead letter; default: as in *retry*."""
-    retry: RetryPolicy | str | None
-    """When to retry, and when to give up; default: the postbox's policy."""
-    retry_on: Errors | None
-    """Exceptions that are retried; any other makes the message a dead letter at once."""
-    no_retry: Errors | None
-    """Exceptions that make the message a dead letter at once."""
-    timeout: Span | None
-    """Maximum time of one call; default: the setting ``handler_timeout``."""
-    unique_for: Span | None
-    """Time during which messages with the same type and body as an earlier one are dropped."""
-    concurrency: int | None
-    """Maximum simultaneous calls in all processes on the file; default: as many as workers."""
-    rate: GivenRate | None
-    """Maximum rate of calls in all processes on the file: ``10/m``, or a number per second."""
-    key: str | Callable[[Any], object] | None
-    """
-    By which *rate* and *concurrency* apply to each group of messages, and groups take turns: an
-    attribute such as ``session``, ``body.FIELD``, ``headers.NAME``, or a function of the body.
-    """
-    debounce: Span | None
-    """Quiet time after which the last message (of a *key*) is handled; earlier ones are dropped."""
-    throttle: Span | None
-    """Time after a message (of a *key*) was handled in which others are dropped."""
-    batch: int | None
-    """Maximum messages of one call, which gets a list of bodies; for an exact type or topic."""
-    within: Span | None
-    """Maximum time that a message waits for others of its batch; default: 0.2 s."""
-    keep_result: bool | None
-    """
-    Keep what it returns for messages that ask for no reply, for ``box.result``.
-
-    By default any value but None is kept, if it can be stored; True also keeps None, and fails a
-    call whose value cannot be stored; False keeps none.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerRules:
-    """The options of a handler, checked."""
-
-    attempts: int | None = None
-    retry: RetryPolicy | None = None
-    retry_on: tuple[type[Exception], ...] | None = None
-    no_retry: tuple[type[Exception], ...] = ()
-    timeout: float | None = None
-    unique_for: Millis | None = None
-    concurrency: int | None = None
-    rate: Rate | None = None
-    key: GroupKey | None = None
-    debounce: Millis | None = None
-    throttle: Millis | None = None
-    batch: int | None = None
-    within: float = WITHIN
-    keep_result: bool | None = None
-
-    @property
-    def is_grouped(self) -> bool:
-        """Whether its messages wait for the turns of their groups."""
-        return self.key is not None or self.debounce is not None
-
-    def forbids_retry_after(self, error: BaseException) -> bool:
-        """Return whether *error* ends a message, however many attempts are left."""
-        if isinstance(error, HandlerSignal | Paused | LeaseLost):
-            return False
-        try:
-            return self._excludes(error)
-        except Exception:  # noqa: BLE001 - the user's classes decide what an instance of them is
-            return True
-
-    def _excludes(self, error: BaseException) -> bool:
-        single = _single(error)
-        if any(isinstance(each, self.no_retry) for each in (error, *single)):
-            return True
-        if self.retry_on is None or isinstance(error, self.retry_on):
-            return False
-        return not all(isinstance(each, self.retry_on) for each in single)
-
-
-def _single(error: BaseException) -> list[BaseException]:
-    """Return the exceptions of a group and its nested groups; any other exception alone."""
-    found, left = [], [error]
-    while left:
-        each = left.pop()
-        left += members(each)[::-1]
-        if not issubclass(type(each), BaseExceptionGroup):
-            found.append(each)
-    return found
-
-
-PLAIN_RULES: Final = HandlerRules()
-
-
-def _check_batch(options: HandlerOptions) -> None:
-    """Refuse options that work only without, or only with ``batch``."""
-    if options.get("batch") is None:
-        if "within" in options:
-            msg = f"within={quoted(options['within'])} is how long a batch waits: also give batch"
-            raise InvalidArgument(msg)
-        return
-    for name in ALONE:
-        if options.get(name) is not None:
-            raise InvalidArgument(f"{name}={quoted(options[name])}: a batch handler has no {name}")
-
-
-def flag(field: str, given: object) -> bool:
-    """Return a switch; raise InvalidArgument for any other value."""
-    if isinstance(given, bool):
-        return given
-    raise InvalidArgument(f"{field}={quoted(given)} must be True or False")
-
-
-def _policy(field: str, given: RetryPolicy | str) -> RetryPolicy:
-    if isinstance(given, RetryPolicy | str):
-        return policy(given)
-    raise InvalidArgument(
-        f"{field}={quoted(given)} must be a RetryPolicy, or text such as 10x 1s..60s ±10%; "
-        "retry_on and no_retry choose by exception"
-    )
-
-
-def _rate(field: str, given: GivenRate) -> Rate:
-    from onceward.message.times import read_rate  # noqa: PLC0415 - rarely needed
-
-    return read_rate(field, given)
-
-
-def _key(field: str, given: object) -> GroupKey:
-    from onceward.message.group_key import read_key  # noqa: PLC0415 - rarely needed
-
-    return read_key(field, given)
-
-
-def whole_number(field: str, given: int | None, why: str) -> int | None:
-    """Return a number from 1, or None; raises InvalidArgument for any other."""
-    if given is None or (type(given) is int and 0 < given <= MOST):
-        return given
-    raise InvalidArgument(f"{field}={quoted(given)}: {why}")
-
-
-def _some_time(field: str, span: Span) -> Millis:
-    found = millis(field, span)
-    if not found:
-        raise InvalidArgument(f"{field}={quoted(span)}: must be more than 0")
-    return found
-
-
-def positive_span(field: str, span: Span) -> float:
-    """Return the seconds of a call's time limit; raise InvalidArgument for 0."""
-    found = seconds(field, span)
-    if not found:
-        raise InvalidArgument(f"{field}={quoted(span)}: must be more than 0")
-    return found
-
-
-def _classes(field: str, given: Errors) -> tuple[type[Exception], ...]:
-    classes = given if isinstance(given, tuple) else (given,)
-    if not all(isinstance(each, type) and issubclass(each, Exception) for each in classes):
-        msg = f"{field}={quoted(given)} must be a class of Exception, or several of them"
-        raise InvalidArgument(msg)
-    return classes
-
-
-READ_HANDLER: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "attempts": lambda name, given: whole_number(name, given, "a handler runs at least once"),
-    "retry": _policy,
-    "retry_on": _classes,
-    "no_retry": _classes,
-    "timeout": positive_span,
-    "unique_for": _some_time,
-    "concurrency": lambda name, given: whole_number(name, given, "at least one call runs"),
-    "rate": _rate,
-    "key": _key,
-    "debounce": _some_time,
-    "throttle": _some_time,
-    "batch": lambda name, given: whole_number(name, given, "a call has at least one message"),
-    "within": seconds,
-    "keep_result": flag,
-}
-"""A reader for each option of a handler, called with its name and its value, which is not None."""
-same_names("a handler", HandlerOptions.__annotations__, HandlerRules.__annotations__, READ_HANDLER)
-
-
-def handler_rules(options: HandlerOptions) -> HandlerRules:
-    """Return the options of a handler, checked; raises InvalidArgument or TypeError."""
-    unknown = options.keys() - HandlerOptions.__annotations__.keys()
-    if unknown:
-        refuse_options("a handler", unknown, HandlerOptions.__annotations__)
-    _check_batch(options)
-    if options.get("throttle") is not None and options.get("unique_for") is not None:
-        raise InvalidArgument("throttle and unique_for drop messages by different rules: give one")
-    return HandlerRules(**_read(READ_HANDLER, options))
-
-
-def _read(
-    readers: Mapping[str, Callable[[str, Any], Any]], options: Mapping[str, object]
-) -> dict[str, Any]:
-    """Return the given options as their readers return them; None means not given."""
-    given = {name: value for name, value in options.items() if value is not None}
-    return {name: readers[name](name, value) for name, value in given.items()}
-
-
-class StepOptions(TypedDict, total=False):
-    """The keyword arguments of ``ctx.step`` and ``@step``; all are optional."""
-
-    name: str
-    """Name of the step; default: the function's. Concurrent steps need distinct names."""
-    version: str
-    """Marks a changed step, so that it is called again."""
-    attempts: int | None
-    """Calls of the function before its error reaches the handler; default 1, or as in *retry*."""
-    retry: RetryPolicy | str | None
-    """When to call the function again, and when to give up; default: the postbox's policy."""
-    retry_on: Errors | None
-    """Exceptions that are retried; any other reaches the handler at once."""
-    no_retry: Errors | None
-    """Exceptions that are not retried."""
-    keep_failure: bool | None
-    """Store the last error: later calls of the handler get it, and the function is not called."""
-    tx: bool | None
-    """Commit the function's writes, its messages and its result in one commit."""
-    timeout: Span | None
-    """
-    Maximum time of one call of the function, after which it fails with TimeoutError.
-
-    A coroutine is cancelled; a plain function fails once it returns. ``step.extend`` prolongs it.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRules:
-    """The options of a step, checked."""
-
-    name: str | None = None
-    version: str = ""
-    retried: HandlerRules | None = None
-    """When the function is called again; None for never."""
-    keep_failure: bool = False
-    tx: bool = False
-    timeout: float | None = None
-    """Seconds."""
-
-
-PLAIN_STEP: Final = StepRules()
-RETRIES: Final = ("attempts", "retry", "retry_on", "no_retry")
-READ_STEP: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "name": plain_text,
-    "version": lambda name, given: given if given == "" else plain_text(name, given),
-    "keep_failure": flag,
-    "tx": flag,
-    "timeout": positive_span,
-}
-"""A reader for each option of a step, besides those of ``RETRIES``."""
-same_names("a step", StepOptions.__annotations__, [*READ_STEP, *RETRIES])
-same_names("a step", StepRules.__annotations__, [*READ_STEP, "retried"])
-
-
-def step_rules(options: StepOptions) -> StepRules:
-    """Return the options of a step, checked; raises InvalidArgument or TypeError."""
-    if not options:
-        return PLAIN_STEP
-    unknown = options.keys() - StepOptions.__annotations__.keys()
-    if unknown:
-        refuse_options("a step", unknown, StepOptions.__annotations__)
-    retries = {name: given for name, given in options.items() if name in RETRIES}
-    own = {name: given for name, given in options.items() if name not in RETRIES}
-    retried = HandlerRules(**_read(READ_HANDLER, retries)) if retries else None
-    return StepRules(retried=retried, **_read(READ_STEP, own))

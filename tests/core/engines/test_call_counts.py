@@ -145,8 +145,8 @@ def test_a_send_passes_nine_files(pair: Pair) -> None:
     ("options", "files", "calls"),
     [
         ({"type": "x"}, 10, 37),
-        ({"key": ""}, 12, 44),
-        ({"type": "x", "key": "", "priority": "high", "ttl": 60}, 13, 49),
+        ({"key": ""}, 11, 44),
+        ({"type": "x", "key": "", "priority": "high", "ttl": 60}, 12, 49),
     ],
 )
 def test_an_option_costs_a_send_few_calls(

@@ -25,7 +25,7 @@ from tests.proof.simulation.thinking import TABLES, Thinking
 from tests.proof.simulation.world import Simulation
 from tests.worker_pool import worker_pool
 
-from onceward.message.options import PLAIN_RULES, HandlerRules
+from onceward.message.handler_options import PLAIN_RULES, HandlerRules
 
 STEPS: Final = 70
 NAMES: Final = ("ada", "bob", "cyd")

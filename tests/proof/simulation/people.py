@@ -16,8 +16,8 @@ from onceward.api.agent import Agent
 from onceward.api.contexts import Context
 from onceward.core.send.compose import named_id
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
-from onceward.message.frame import FrameHeaders
-from onceward.message.options import PLAIN_RULES, HandlerRules
+from onceward.message.handler_options import PLAIN_RULES, HandlerRules
+from onceward.message.options import FrameHeaders
 
 LANES: Final = ("", "", "red", "blue")
 PRIORITIES: Final = ("normal", "normal", "normal", "urgent", "low")

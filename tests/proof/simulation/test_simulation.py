@@ -18,7 +18,7 @@ from tests.proof.simulation.campaign import (
     unreached,
 )
 
-from onceward.message.options import HandlerOptions, handler_rules
+from onceward.message.handler_options import HandlerOptions, handler_rules
 
 WORLDS = size(2_000, 150, "ONCEWARD_WORLDS")
 FOUND = (100860, 20261121000471)

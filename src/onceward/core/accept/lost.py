@@ -22,7 +22,8 @@ from onceward.core.send.add import add_found, add_if_possible
 from onceward.errors import InvalidMessage
 from onceward.file import identity
 from onceward.file.transaction import StoreTransaction
-from onceward.message.frame import Frame, FrameHeaders, digest
+from onceward.message.frame import Frame, digest
+from onceward.message.options import FrameHeaders
 from onceward.message.parcel import REASON_MAX, Parcel, Receipt, ReceiptState
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import FOUND, LOST, PRIORITIES

@@ -19,7 +19,7 @@ from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.message.body import message_type
-from onceward.message.options import PLAIN_RULES, HandlerRules
+from onceward.message.handler_options import PLAIN_RULES, HandlerRules
 from onceward.message.validators import adapter
 
 

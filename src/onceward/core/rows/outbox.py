@@ -13,16 +13,9 @@ from onceward.file.database import Database
 from onceward.file.sql_parts import EndedRows
 from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
-from onceward.message.frame import (
-    BODY_ERROR,
-    DIGEST_BYTES,
-    FrameHeaders,
-    addressed,
-    digest,
-    readdressed,
-    split_digest,
-)
+from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, digest, readdressed, split_digest
 from onceward.message.names import byte_length
+from onceward.message.options import FrameHeaders, addressed
 from onceward.message.parcel import ParcelFrame
 from onceward.message.vocabulary import SentState
 

@@ -20,25 +20,20 @@ from onceward.hooks import Hooks, SendFacts
 from onceward.message.body import BYTES, TEXT, Payload, encode
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, iso
 from onceward.message.error_text import Hint
-from onceward.message.frame import (
-    BEFORE_ID,
-    BEFORE_TIME,
-    DIGEST_BYTES,
-    Frame,
-    FrameHeaders,
-    digest,
-    frame_ends,
-    options_text,
-    render_head,
-    split_digest,
-)
+from onceward.message.frame import DIGEST_BYTES, Frame, digest, split_digest
 from onceward.message.ids import AHEAD, KEYED, OWN_ID, IdSource, RepeatableIds
 from onceward.message.names import agent_name, byte_length, listed, meant, plain_text, quoted
 from onceward.message.options import (
+    BEFORE_ID,
+    BEFORE_TIME,
     PLAIN,
+    FrameHeaders,
     MessageOptions,
+    frame_ends,
     given_headers,
+    options_text,
     read_options,
+    render_head,
 )
 from onceward.message.settings import Settings
 from onceward.message.topics import TopicPolicies

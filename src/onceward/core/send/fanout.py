@@ -12,16 +12,15 @@ from onceward.core.send.compose import Composer, named_id, size_of, with_headers
 from onceward.errors import InvalidMessage, UnknownRecipient, refuse
 from onceward.message.body import Payload, encode
 from onceward.message.clock import Millis
-from onceward.message.frame import (
+from onceward.message.frame import digest, split_digest
+from onceward.message.names import plain_text
+from onceward.message.options import (
     FrameHeaders,
-    digest,
+    MessageOptions,
     json_string,
     render_head,
-    split_digest,
     split_prefix,
 )
-from onceward.message.names import plain_text
-from onceward.message.options import MessageOptions
 from onceward.message.topics import check_topic
 
 PLACEHOLDER: Final = "placeholder"

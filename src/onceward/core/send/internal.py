@@ -6,7 +6,8 @@ from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send.compose import named_id
 from onceward.message.body import encode
 from onceward.message.clock import Millis
-from onceward.message.frame import FrameHeaders, digest, frame_prefix, render_head
+from onceward.message.frame import digest
+from onceward.message.options import FrameHeaders, frame_prefix, render_head
 
 
 def compose(headers: FrameHeaders, body: object, now: Millis) -> OutgoingMessage:

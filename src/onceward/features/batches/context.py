@@ -16,8 +16,9 @@ from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.handler_options import StepOptions
 from onceward.message.names import DEFAULT_SESSION
-from onceward.message.options import SendOptions, StepOptions
+from onceward.message.options import SendOptions
 from onceward.message.times import Span, millis
 
 R = TypeVar("R")

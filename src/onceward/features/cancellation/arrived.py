@@ -12,8 +12,9 @@ from onceward.core.rows import inbox, senders, tickets
 from onceward.core.send import internal
 from onceward.core.send.add import NO_ASKER, add_if_possible
 from onceward.file.transaction import StoreTransaction
-from onceward.message.frame import Frame, FrameHeaders
+from onceward.message.frame import Frame
 from onceward.message.ids import OWN_ID
+from onceward.message.options import FrameHeaders
 from onceward.message.parcel import UNANSWERED, Receipt
 from onceward.message.vocabulary import CANCEL, PRIORITIES, reason_text
 

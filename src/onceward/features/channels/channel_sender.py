@@ -18,8 +18,7 @@ from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
 from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
-from onceward.message.frame import split_prefix
-from onceward.message.options import MessageOptions
+from onceward.message.options import MessageOptions, split_prefix
 from onceward.message.topics import check_topic
 from onceward.message.vocabulary import CHANNEL_ROLES, KINDS
 

@@ -23,8 +23,8 @@ from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.clock import monotonic
-from onceward.message.frame import FrameHeaders, json_string, render_head, split_digest
-from onceward.message.options import MessageOptions
+from onceward.message.frame import split_digest
+from onceward.message.options import FrameHeaders, MessageOptions, json_string, render_head
 from onceward.message.topics import matches_any
 
 DEAD: Final = "_system.message.deadletter"

@@ -19,7 +19,7 @@ from onceward.features.handler_limits.rates import bucket
 from onceward.file import forks
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.options import PLAIN_RULES
+from onceward.message.handler_options import PLAIN_RULES
 from onceward.message.times import Rate
 from onceward.message.vocabulary import PARKED
 

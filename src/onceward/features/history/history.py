@@ -22,8 +22,8 @@ from onceward.file.database import Database
 from onceward.file.sql_parts import columns, senders
 from onceward.message.clock import Millis
 from onceward.message.error_text import Hint
-from onceward.message.frame import json_string
 from onceward.message.names import no_option, quoted, rank
+from onceward.message.options import json_string
 from onceward.message.record import MessageRecord, Page
 from onceward.message.times import moment
 from onceward.message.topics import WILD, check_pattern, matches

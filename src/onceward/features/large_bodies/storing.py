@@ -12,7 +12,8 @@ from onceward.features.large_bodies import places, stores
 from onceward.file.database import Database
 from onceward.file.directory import OpenAgentFiles
 from onceward.message.body import Payload
-from onceward.message.frame import OUR_REFERENCE, Frame, FrameHeaders
+from onceward.message.frame import OUR_REFERENCE, Frame
+from onceward.message.options import FrameHeaders
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import CANCEL, PROGRESS
 

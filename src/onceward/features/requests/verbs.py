@@ -13,13 +13,8 @@ from onceward.core.run.async_face import AsyncFace, awaitable
 from onceward.errors import OncewardError
 from onceward.features.requests.handler import HandlerRequests, MadeRequest
 from onceward.message.arguments import checked
-from onceward.message.options import (
-    MessageOptions,
-    SendOptions,
-    asking_options,
-    flag,
-    request_options,
-)
+from onceward.message.handler_options import flag
+from onceward.message.options import MessageOptions, SendOptions, asking_options, request_options
 from onceward.message.record import Ticket, ticket_id
 from onceward.message.times import Span
 from onceward.message.vocabulary import QUESTION

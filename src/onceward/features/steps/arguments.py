@@ -13,7 +13,7 @@ from onceward.core.handle.signatures import name_of
 from onceward.errors import Conflict, InvalidArgument, InvalidMessage
 from onceward.features.steps.stored import StepName
 from onceward.message.body import BYTES, TEXT, canonical, encode
-from onceward.message.options import StepRules
+from onceward.message.handler_options import StepRules
 from onceward.message.round_trip import refuse_lost
 
 SHORT: Final = 12

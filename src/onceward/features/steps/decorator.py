@@ -16,9 +16,9 @@ from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import OUTPUT, RUNNING, RunningStep
 from onceward.features.steps.verbs import StepFunction, WithSteps
+from onceward.message.handler_options import StepOptions, positive_span, step_rules
 from onceward.message.ids import new_token
 from onceward.message.names import check_function
-from onceward.message.options import StepOptions, positive_span, step_rules
 from onceward.message.times import Span
 
 P = ParamSpec("P")

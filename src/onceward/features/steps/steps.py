@@ -49,10 +49,10 @@ from onceward.hooks import StepFacts
 from onceward.message.body import BYTES, JSON, decode, encode, message_type
 from onceward.message.clock import Millis
 from onceward.message.error_text import error_text, is_honest
+from onceward.message.handler_options import StepOptions, StepRules, step_rules
 from onceward.message.handler_work import StoredStep
 from onceward.message.log import log
 from onceward.message.names import byte_length, check_function
-from onceward.message.options import StepOptions, StepRules, step_rules
 from onceward.message.times import Span, millis
 
 ENDS: Final = (Reject, Drop, Paused, LeaseLost)

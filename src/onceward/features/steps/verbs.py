@@ -14,8 +14,8 @@ from onceward.core.handle.call import CallPart, CallParts
 from onceward.core.handle.output import AsyncOutputStream, OutputStream
 from onceward.core.run.async_face import AsyncFace, OffLoop
 from onceward.file.transaction import StoreTransaction
+from onceward.message.handler_options import StepOptions
 from onceward.message.handler_work import StoredStep
-from onceward.message.options import StepOptions
 from onceward.message.times import Span
 
 R = TypeVar("R")

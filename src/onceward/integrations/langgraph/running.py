@@ -24,7 +24,7 @@ from onceward.integrations.langgraph.calls import (
 )
 from onceward.integrations.langgraph.saver import OncewardSaver
 from onceward.integrations.langgraph.stored import CheckpointPlace
-from onceward.message.options import StepOptions
+from onceward.message.handler_options import StepOptions
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

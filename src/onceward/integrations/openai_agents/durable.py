@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from onceward import AsyncContext, AsyncRun, step
 from onceward.integrations.kept_context import KeptContext, kept_step
-from onceward.message.options import StepOptions
+from onceward.message.handler_options import StepOptions
 
 RESPONSE: Final = TypeAdapter(ModelResponse)
 EVENT: Final[TypeAdapter[TResponseStreamEvent]] = TypeAdapter(TResponseStreamEvent)

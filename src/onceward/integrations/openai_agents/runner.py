@@ -30,7 +30,7 @@ from onceward.integrations.openai_agents.durable import (
     RunSteps,
     durable_agent,
 )
-from onceward.message.options import StepOptions
+from onceward.message.handler_options import StepOptions
 
 ASYNC_ONLY: Final = (
     "the runner's calls are steps of coroutines: make the handler an async def, opened by an"

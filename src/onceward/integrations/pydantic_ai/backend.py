@@ -16,7 +16,7 @@ from pydantic_ai.durable_exec import (
 
 from onceward.integrations.kept_context import kept_step
 from onceward.integrations.pydantic_ai.scopes import handled, scope_here
-from onceward.message.options import StepOptions
+from onceward.message.handler_options import StepOptions
 
 Body = Callable[[], Awaitable[object]]
 

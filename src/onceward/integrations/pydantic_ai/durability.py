@@ -33,7 +33,7 @@ from onceward.integrations.pydantic_ai.backend import StepBackend
 from onceward.integrations.pydantic_ai.resolving import MessageWaiter
 from onceward.integrations.pydantic_ai.scopes import CALL, HANDLER, SCOPE, handled, scopes_of
 from onceward.integrations.pydantic_ai.tokens import Chunks, putting_out
-from onceward.message.options import StepOptions
+from onceward.message.handler_options import StepOptions
 
 T = TypeVar("T")
 KEY: Final = "onceward"
