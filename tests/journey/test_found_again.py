@@ -122,6 +122,27 @@ def test_a_page_is_bounded_in_bytes(world: World, monkeypatch: pytest.MonkeyPatc
     assert 4 == asked_and_told(world).count(FOUND)
 
 
+def test_what_is_a_dead_letter_here_stays_one(world: World) -> None:
+    """A message that expired after the restore is not stored a second time, as sent."""
+    shop, _ = world.wired("shop", counting("ledger"))
+    sent = shop.send("ledger", Job(n=1), ttl=60)
+    world.shut()
+    world.keep_copy("shop")
+    world.reopen()
+    world.settle()
+    world.shut()
+    world.restore("shop")
+    [shop] = world.reopen("shop")
+    world.wait(HOUR)
+    world.reopen()
+    world.settle()
+    world.wait(HOUR)
+    shop = world.boxes["shop"]
+
+    assert ([1], "dead") == (effects(world, "ledger"), shop.state(sent))
+    assert [] == shop.file.check()
+
+
 def test_what_no_message_can_carry_is_left_out(world: World) -> None:
     """A message of more than half of the largest body is not found again, the others are."""
     shop = wired(world, Agent("ledger"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import random
 import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_stack
@@ -19,7 +20,9 @@ from typing import Final
 
 from tests.proof.seed import SEED, TODAY, proof_seed
 from tests.proof.simulation.fault_plan import Weather
+from tests.proof.simulation.history import REPEATED
 from tests.proof.simulation.people import HALF, SCRATCH, people
+from tests.proof.simulation.restored import known_as_restored
 from tests.proof.simulation.scenario import interrupt, step
 from tests.proof.simulation.thinking import TABLES, Thinking
 from tests.proof.simulation.world import Simulation
@@ -131,25 +134,33 @@ def tell(
     engines: bool | None = None,
     rules: HandlerRules = PLAIN_RULES,
     thoughtful: bool = False,
+    restores: bool = False,
 ) -> Told:
     """
     Tell the story of one seed to its end; by default half of the seeds have *engines*.
 
-    *rules* are the options of all handlers; *thoughtful* ones take steps.
+    *rules* are the options of all handlers; *thoughtful* ones take steps. With *restores* files are
+    restored often, and nothing but their own greetings tells their peers.
     """
+    if restores:
+        weather = (weather or Weather.of(random.Random(seed))).with_restores()
     engines = bool(seed & ENGINES) if engines is None else engines
     thinking = Thinking() if thoughtful else None
-    agents = people(*NAMES[: 2 + seed % 2], rules=rules, thinking=thinking)
+    agents = people(*NAMES[: 2 + seed % 2], rules=rules, thinking=thinking, results=1 + restores)
     tables = f"{SCRATCH};{TABLES}" if thoughtful else SCRATCH
     schema = {agent.name: tables for agent in agents}
-    with Simulation(
-        agents,
-        seed=seed,
-        weather=weather,
-        schema=schema,
-        greeting={"n": 0, "do": "note"},
-        engines=engines,
-    ) as world:
+    with (
+        known_as_restored() if restores else nullcontext(),
+        Simulation(
+            agents,
+            seed=seed,
+            weather=weather,
+            schema=schema,
+            greeting=None if restores else {"n": 0, "do": "note"},
+            engines=engines,
+            restores=restores,
+        ) as world,
+    ):
         world.telling = print if aloud else None
         if thinking is not None:
             world.thinking, thinking.world = thinking, world
@@ -162,6 +173,11 @@ def tell(
                 f"{name}: {row} is half an effect"
                 for name in world.agents
                 for (row,) in world.history.files[name].ask(HALF)
+            ),
+            *(
+                f"{name}: the result {row} took effect twice"
+                for name in world.agents
+                for (row,) in world.history.files[name].ask(REPEATED)
             ),
         ]
         return Told(seed, world.fingerprint, tuple(wrong), world.history.reached)

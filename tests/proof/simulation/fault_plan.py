@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from onceward import Tuning
@@ -77,6 +77,12 @@ class Weather:
             processes=rng.choice((1, 2, 2)),
             settings=_retaining(SHORT | _limits(rng)),
         )
+
+    def with_restores(self) -> Weather:
+        """Return it with files that are restored often; ids repeat, and nothing is pruned."""
+        others = {"restore": 0.0, "clone": 0.0, "clock_jump": 0.0, "replay": 0.0}
+        blows = self.blows | others | {"lose": 4.0}
+        return replace(self, blows=blows, settings=self.settings | {"retention": 7 * DAY})
 
     @property
     def remembers(self) -> bool:

@@ -18,11 +18,14 @@ Word = Literal["promised", "maybe", "denied", "cancelled"]
 
 EFFECTS: Final = """
 CREATE TABLE IF NOT EXISTS simulated_effects (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, sender TEXT NOT NULL
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, sender TEXT NOT NULL, result TEXT
 )
 """
 RULES: Final = rules()
 EFFECT: Final = "INSERT INTO simulated_effects (id, sender) VALUES (?, ?)"
+EFFECT_OF: Final = "INSERT INTO simulated_effects (id, sender, result) VALUES (?, ?, ?)"
+REPEATED: Final = "SELECT result FROM simulated_effects GROUP BY 1 HAVING count(result) > 1"
+"""Results of handlers, by what was handled and their place, that took effect under two ids."""
 SEEN: Final = "SELECT seq, id, sender FROM simulated_effects WHERE seq > ? ORDER BY seq"
 TRACES: Final = """
 SELECT 'dead letter here' FROM _onceward_dead_letters WHERE id = ?1

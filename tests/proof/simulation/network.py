@@ -14,6 +14,7 @@ from tests.proof.simulation.process import SCHEME, Died, Process
 from onceward.core.deliver.transport import Features
 from onceward.errors import OncewardError, ParcelTooLarge, Refused, Unreachable
 from onceward.message.parcel import Answer, Parcel, ParcelFrame, encoded_size
+from onceward.message.vocabulary import FOUND, LOST
 
 T = TypeVar("T")
 NOBODY: Final = "no receiver is there"
@@ -117,6 +118,11 @@ class Network:
         if process.engines is not None and process.engines.may_take and len(parcel.frames) == 1:
             [frame] = parcel.frames
             world.history.offered.add((parcel.recipient, parcel.sender, frame.id))
+        world.history.offered |= {
+            (parcel.recipient, parcel.sender, frame.id)
+            for frame in parcel.frames
+            if f'"{LOST}"' in frame.text or f'"{FOUND}"' in frame.text
+        }
         try:
             answer = world.enter(process, lambda: process.box.accept(parcel))
         except Died:

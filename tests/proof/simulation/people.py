@@ -256,20 +256,24 @@ def _send(world: Simulation, process: Process, messages: list[AskedMessage]) -> 
 
 
 def people(
-    *names: str, rules: HandlerRules = PLAIN_RULES, thinking: Thinking | None = None
+    *names: str,
+    rules: HandlerRules = PLAIN_RULES,
+    thinking: Thinking | None = None,
+    results: int = 1,
 ) -> list[Agent]:
     """
     Return agents that do what their messages say: note, fail, give up, answer, pass on.
 
-    *rules* are the options of their handlers; of a batch each message is handled in turn.
+    *rules* are the options of their handlers; of a batch each message is handled in turn. What is
+    passed on is passed on in so many *results*.
     """
-    found = [_person(name, names, thinking) for name in names]
+    found = [_person(name, names, thinking, results) for name in names]
     for agent in found:
         agent.handlers = [replace(handler, rules=rules) for handler in agent.handlers]
     return found
 
 
-def _person(name: str, names: tuple[str, ...], thinking: Thinking | None) -> Agent:
+def _person(name: str, names: tuple[str, ...], thinking: Thinking | None, results: int) -> Agent:
     agent = Agent(name)
     if thinking is not None:
         agent.waits(GO)
@@ -277,7 +281,7 @@ def _person(name: str, names: tuple[str, ...], thinking: Thinking | None) -> Age
 
     @agent.on("json")
     def do(body: dict[str, Any], ctx: Context) -> None:
-        deed, first = body["do"], ctx.message.attempt == 1
+        deed, first = _deed(body, results), ctx.message.attempt == 1
         if deed == "think" and thinking is not None:
             thinking.work(ctx)
             return
@@ -294,11 +298,23 @@ def _person(name: str, names: tuple[str, ...], thinking: Thinking | None) -> Age
             case "later" if first:
                 raise Retry(after=2.0)
             case "forward":
-                ctx.send(follower, {"n": body["n"], "do": "note"})
+                _pass_on(ctx, follower, body["n"], results)
             case "reply":
-                ctx.reply({"n": body["n"], "do": "note"})
+                ctx.reply({"n": body["n"], "do": "note", "result": ctx.message.id})
 
     return agent
+
+
+def _deed(body: dict[str, Any], results: int) -> str:
+    """Return what to do; where several results are passed on, a note is passed on once, too."""
+    passes = results > 1 and body["do"] == "note" and "result" not in body
+    return "forward" if passes else str(body["do"])
+
+
+def _pass_on(ctx: Context, follower: str, number: int, results: int) -> None:
+    for place in range(results):
+        result = f"{ctx.message.id} {place}"
+        ctx.send(follower, {"n": number, "do": "note", "result": result})
 
 
 SCRATCH: Final = "CREATE TABLE scratch (id TEXT NOT NULL, attempt INTEGER NOT NULL, UNIQUE (id))"

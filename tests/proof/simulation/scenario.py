@@ -308,6 +308,21 @@ def _restore(world: Simulation) -> None:
         world.backups[name] = kept
 
 
+def _lose(world: Simulation) -> None:
+    """Back files up, or restore them: also twice from one backup, and with a peer."""
+    names = list(world.agents)
+    for name in world.luck.sample(names, world.luck.choice((1, 1, 2))):
+        kept = world.backups.get(name)
+        if kept is not None and world.luck.randrange(2):
+            twice = name in world.history.restored
+            world.history.reached["restored again" if twice else "restored"] += world.restore(
+                name, *kept
+            )
+            continue
+        path = world.paths[name].with_suffix(f".{BACKUP}")
+        world.backups[name] = (path, world.copy(name, path))
+
+
 def _mislay(world: Simulation) -> None:
     """Remove the WAL under the only process of a file, whose next commit notices and repeats."""
     name = world.luck.choice(list(world.agents))
@@ -381,6 +396,7 @@ STEPS: Final[dict[str, Callable[[Simulation], None]]] = {
     "partition": _partition,
     "clock_jump": _clock_jump,
     "restore": _restore,
+    "lose": _lose,
     "clone": _clone,
     "pause": _pause,
 }

@@ -5,12 +5,13 @@ Bugs that are planted into the real code are found, each by the judge that it co
 """
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 from tests.proof.plant import replaced
 from tests.proof.power_cut import planted
-from tests.proof.simulation import campaign
+from tests.proof.simulation import campaign, mint
 from tests.proof.simulation.campaign import tell
 from tests.proof.simulation.fault_plan import Weather
 from tests.proof.simulation.people import people
@@ -24,6 +25,7 @@ from onceward.core.deliver.packing import ParcelPacker
 from onceward.core.end import received, sent
 from onceward.core.handle import commit_batch
 from onceward.core.rows import inbox, lanes, outbox, peers, senders
+from onceward.file import identity
 from onceward.message.clock import Clock, MonotonicFileClock
 from onceward.message.parcel import Receipt
 
@@ -210,10 +212,39 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
     assert said in found
 
 
-def _first_wrong(likely: int) -> str:
+def a_greeting_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """Open a restored file as any other."""
+    patch.setattr(identity, "greet_peers", lambda _tx: None)
+
+
+def a_handler_sends_new_ids(patch: pytest.MonkeyPatch) -> None:
+    """Draw an id for each call of a handler."""
+    drawn, real = count(), mint.DERIVE
+    patch.setattr(mint, "DERIVE", lambda ids, to, *of: real(ids.within(str(next(drawn))), to, *of))
+
+
+AFTER_RESTORES: dict[Plant, str] = {
+    a_greeting_is_lost: "has never stored it",
+    a_handler_sends_new_ids: "took effect twice",
+}
+
+
+@pytest.mark.parametrize("plant", AFTER_RESTORES, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found_after_restores(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was restored neither tells its peers nor repeats its ids."""
+    plant(monkeypatch)
+    found = _first_wrong(0, restores=True)
+
+    assert found, "no world showed it"
+    assert AFTER_RESTORES[plant] in found
+
+
+def _first_wrong(likely: int, *, restores: bool = False) -> str:
     for seed in (likely, *range(ENOUGH)):
         try:
-            told = tell(seed)
+            told = tell(seed, restores=restores)
         except Exception as error:  # noqa: BLE001 - an engine that falls over has been found out too
             return repr(error)
         if told.wrong:

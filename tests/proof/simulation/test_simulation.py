@@ -79,6 +79,21 @@ def test_worlds_with_options_of_handlers(options: HandlerOptions) -> None:
 
 
 @pytest.mark.timeout(1800)
+def test_worlds_with_restores() -> None:
+    """
+    Files that go back to a backup, also twice and with a peer, lose nothing and repeat no result.
+
+    No new message tells their peers of it.
+    """
+    first, worlds = first_seed(), size(600, 60)
+    told = [tell(seed, restores=True) for seed in range(first, first + worlds)]
+    reached = sum((each.reached for each in told), Counter[str]())
+
+    assert {} == {each.seed: each.wrong for each in told if each.wrong}
+    assert all(reached[what] for what in ("restored", "restored again"))
+
+
+@pytest.mark.timeout(1800)
 def test_many_worlds(aloud: Callable[[object], None]) -> None:
     """
     Safety after every step, liveness at the end, in every world.

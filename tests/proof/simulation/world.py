@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 
 from tests.proof.simulation import disks
 from tests.proof.simulation.fault_plan import Weather
-from tests.proof.simulation.history import EFFECT, EFFECTS, History
+from tests.proof.simulation.history import EFFECT, EFFECT_OF, EFFECTS, History
 from tests.proof.simulation.mint import Mint
 from tests.proof.simulation.network import Network
 from tests.proof.simulation.process import SCHEME, Died, Fatal, Killed, Process
@@ -65,7 +65,10 @@ class Simulation:
         weather: Weather | None = None,
         greeting: object = None,
         engines: bool = False,
+        restores: bool = False,
     ) -> None:
+        self.restores = restores
+        """Whether a file that was restored must greet its peers itself."""
         self.engines = engines
         """Whether engines work as started ones do: parcels, answers and claims share commits."""
         self.dead_owners: set[str] = set()
@@ -209,7 +212,8 @@ class Simulation:
                 if not isinstance(error, OncewardError):
                     self.history.wrong.append(f"{process.agent}: its handler is broken: {error!r}")
                 raise
-            context.tx.execute(EFFECT, (context.message.id, context.message.sender))
+            done = (context.message.id, context.message.sender, body.get("result"))
+            context.tx.execute(EFFECT_OF, done)
             self.note("handled", process.agent, context.message.id, context.message.attempt)
             self.meanwhile()
             return answer
@@ -280,7 +284,9 @@ class Simulation:
         for process in list(self.processes[name]):
             self.kill(process)
         self.history.rolled_back(
-            name, place, remembers=self.weather.remembers and self._greeting is not None
+            name,
+            place,
+            remembers=self.weather.remembers and (self.restores or self._greeting is not None),
         )
         disks.replace(self.paths[name], backup)
         self.note("restored", name, place)

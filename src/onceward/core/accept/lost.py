@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from onceward.core.end import received, sent
-from onceward.core.rows import arrived, outbox
+from onceward.core.rows import arrived, dead_letters, outbox
 from onceward.core.rows.outbox import OutgoingMessage
 from onceward.core.send import internal
 from onceward.core.send.add import add_found, add_if_possible
@@ -151,6 +151,8 @@ def _store(tx: StoreTransaction, agent: str, peer: str, text: str) -> str | None
         return None
     if (of.sender, of.recipient) != (agent, peer):
         return None
+    if dead_letters.gave_up(tx, peer, of.id):  # its outcome is noted there
+        return of.id
     headers = FrameHeaders(
         sender=agent, recipient=peer, type=of.type, session=of.session, topic=of.topic,
         rank=of.priority, lane=of.partitionkey or of.session, correlation_id=of.correlationid,

@@ -51,6 +51,9 @@ SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
        AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
   FROM _onceward_dead_letters AS d, _onceward_file_info AS i WHERE d.seq = :seq
 """
+GAVE_UP: Final = """
+SELECT 1 FROM _onceward_dead_letters WHERE origin = 'outbox' AND peer = ? AND id = ?
+"""
 DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
 # Not if another process has edited it meanwhile.
 EDIT: Final = """
@@ -219,6 +222,11 @@ def _seqs(db: Database, conditions: Mapping[str, Any], topic: str | None) -> lis
 def _of_seqs(db: Database, seqs: list[int]) -> list[DeadLetter]:
     rows = db.ask(BY_SEQ, (json.dumps(seqs),))
     return [DeadLetter(**dict(zip(COLUMNS, row, strict=True))) for row in rows]
+
+
+def gave_up(tx: StoreTransaction, recipient: str, message_id: str) -> bool:
+    """Return whether a message to a recipient is a dead letter of this file."""
+    return bool(tx.rows(GAVE_UP, (recipient, message_id)))
 
 
 def note_late(tx: StoreTransaction, peer: str, ids: Sequence[str], outcome: str) -> None:
