@@ -9,9 +9,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache, partial
+from gc import collect
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from nats.aio.client import Client
@@ -437,6 +439,32 @@ def test_a_server_that_dies_during_a_push(ends: Ends) -> None:
         answer = sender.deliver(ends.server.url("far"), pushed())
 
     assert stored(pushed()) == answer
+
+
+def test_a_connection_that_ends_while_a_parcel_is_stored() -> None:
+    """The push fails once: no error stays behind that asyncio writes to the log."""
+    unread = list[dict[str, Any]]()
+
+    async def push() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: unread.append(told))
+        link = SimpleNamespace(broken=asyncio.Event())
+
+        async def store(*_: object) -> None:
+            link.broken.set()
+            await asyncio.sleep(0.01)
+            raise Unreachable("the connection ended")
+
+        link.store = store
+        answers = nats._Answers(cast("Link", link), "near", {})
+        watch = asyncio.ensure_future(answers._fail_when_broken())
+        with pytest.raises(Unreachable, match="the connection ended"):
+            await answers.ask(pushed(), b"")
+        await watch
+        collect()
+
+    asyncio.run(push())
+
+    assert [] == unread
 
 
 def test_a_server_that_lost_its_store(ends: Ends) -> None:

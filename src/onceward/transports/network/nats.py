@@ -206,7 +206,8 @@ class _Asked:
     """A push that waits for its answer."""
 
     parcel: Parcel
-    told: asyncio.Future[_Told]
+    told: asyncio.Future[_Told | None]
+    """None once the connection has ended."""
 
 
 class _Answers:
@@ -267,14 +268,16 @@ class _Answers:
         self._asked.setdefault(key, set()).add(asked)
         try:
             self._look(parcel, content, asked)
-            if asked.told.done():
-                return asked.told.result()
+            if asked.told.done() and (stored := asked.told.result()) is not None:
+                return stored
             subject = names.subject("parcel", parcel.recipient, parcel.sender)
             if len(body) > SMALL and parcel.recipient not in self._takers:
                 await self._ring(subject, parcel.recipient)
             self._takers.discard(parcel.recipient)
             await self.link.store(subject, body, {PARCEL: content})
             told = await asked.told
+            if told is None:
+                raise Unreachable(BROKEN)
             self._takers.add(parcel.recipient)
             return told
         finally:
@@ -340,7 +343,7 @@ class _Answers:
         for waiting in self._asked.values():
             for asked in waiting:
                 if not asked.told.done():
-                    asked.told.set_exception(Unreachable(BROKEN))
+                    asked.told.set_result(None)  # the push may have failed and read no answer
 
 
 def _read(msg: Msg, parcel: Parcel) -> _Told | None:
