@@ -24,7 +24,6 @@ import apsw
 
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
-from onceward.message.names import DIRECTORY
 from onceward.testing.kills import end_with_parent
 
 SENDER: Final = "ada"
@@ -41,7 +40,7 @@ ROWS: Final = """
 SELECT (SELECT count(*) FROM _onceward_outbox), (SELECT count(*) FROM _onceward_inbox),
        (SELECT count(*) FROM _onceward_processed_messages),
        (SELECT count(*) FROM _onceward_receipts),
-       (SELECT value FROM _onceward_counters WHERE name = :total)
+       (SELECT value FROM _onceward_counters WHERE name = 'processed')
 """
 KIB: Final = 1024
 
@@ -138,32 +137,33 @@ def _watched(
     folder: Path, parts: Sequence[BaseProcess], *, seconds: float, every: float
 ) -> list[Sample]:
     begun, found = time.monotonic(), list[Sample]()
+    files = [folder / f"{name}.db" for name in (SENDER, RECEIVER)]
     while (at := time.monotonic() - begun) < seconds and all(part.is_alive() for part in parts):
-        found.append(_sample(folder, [part.pid or 0 for part in parts], at))
+        found.append(sample(files, [part.pid or 0 for part in parts], at))
         time.sleep(every)
     return found
 
 
-def _sample(folder: Path, pids: Sequence[int], at: float) -> Sample:
+def sample(files: Sequence[Path], pids: Sequence[int], at: float) -> Sample:
+    """Measure some processes and the files of some agents."""
     rows = messages = 0
-    for agent, total in ((SENDER, "acked"), (RECEIVER, "processed")):
-        con = apsw.Connection(str(folder / f"{agent}.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    for path in files:
+        con = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         con.set_busy_timeout(round(1000 * PATIENCE))
-        found: list[tuple[Any, ...]] = con.execute(ROWS, {"total": total}).fetchall()
-        [(*counts, messages)] = found
-        rows += sum(counts)
+        found: list[tuple[Any, ...]] = con.execute(ROWS).fetchall()
         con.close()
-    agents = (path for path in folder.glob("*.db") if path.name != DIRECTORY)
-    files = [path.stat().st_size for path in agents]
-    wals = [path.stat().st_size for path in folder.glob("*-wal")]
+        [(*counts, processed)] = found
+        rows += sum(counts)
+        messages += processed or 0
+    wals = [wal for path in files if (wal := Path(f"{path}-wal")).exists()]
     return Sample(
         at=at,
-        messages=messages or 0,
+        messages=messages,
         rss=sum(map(_resident, pids)) / KIB,
         descriptors=sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids),
-        wal=sum(wals) / KIB / KIB,
+        wal=sum(path.stat().st_size for path in wals) / KIB / KIB,
         rows=rows,
-        file=sum(files) / KIB / KIB,
+        file=sum(path.stat().st_size for path in files) / KIB / KIB,
     )
 
 
