@@ -61,9 +61,11 @@ def test_a_member_is_taken_over(world: World) -> None:
     lose_a_member(world)
     take_over(world)
     world.reopen("shop", *MEMBERS)
+    from_backup = effects(world, "t1")
     world.wait(HOUR)
     states = {state for (state,) in world.boxes["shop"].query("SELECT state FROM onceward_outbox")}
 
+    assert [1] == from_backup
     assert ([1, 3, 5], [2, 4, 6]) == (sorted(effects(world, "t1")), sorted(effects(world, "t2")))
     assert {"acked"} == states
 
