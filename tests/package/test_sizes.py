@@ -19,7 +19,7 @@ BUDGET = {
     "features": 11_046,  # keys of stored bodies; set limits; groups; results, status
     "message": 4_232,  # wire versions; status of a message; final answers; versions of bodies
     "api": 2_622,  # the postbox of a handler; status; typed gather; handlers that send
-    "transports": 4_896,  # wire versions; webhooks
+    "transports": 4_898,  # wire versions; webhooks
     "ops": 12_107,  # pages of groups; limits of handlers in forms; a drill of backups
     "fleet": 6_500,  # messages judged in a quarter less time: tables by side; other contents
     "testing": 1_623,
