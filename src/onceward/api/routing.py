@@ -251,7 +251,7 @@ class TransportRouter:
 
     def _homes_of(self, name: str) -> list[tuple[str, str]]:
         """Return name and url of the known homes that serve an agent; if none, ask them all."""
-        if self._vfs is not None or not (self.context.folder / IDENTITY).exists():
+        if not self._has_home_key():
             return []
         from onceward.file import known_homes  # noqa: PLC0415 - few homes know others
 
@@ -260,9 +260,13 @@ class TransportRouter:
             self.tell_homes()
         return found
 
+    def _has_home_key(self) -> bool:
+        """Return whether this home can know other homes."""
+        return self._vfs is None and (self.context.folder / IDENTITY).exists()
+
     def tell_homes(self) -> None:
         """Exchange lists of agents with the known homes, on a thread, if this home has a key."""
-        if self._vfs is not None or not (self.context.folder / IDENTITY).exists():
+        if not self._has_home_key():
             return
         from onceward.transports.network.http import HttpTransport  # noqa: PLC0415 - an extra
         from onceward.transports.network.http_telling import tell_all  # noqa: PLC0415

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -128,7 +129,8 @@ def trial(
             port = int((folder / f"{name}.port").read_text(encoding="ascii"))
             url, _ = stack.enter_context(spoiling(port, seed, faults))
             if of_homes:
-                _introduce(folder, name, url)
+                other = ANN if name == BOB else BOB
+                introduce(folder / name, folder / other, url, [name])
             else:
                 (folder / f"{name}.url").write_text(url, encoding="ascii")
         people = stack.enter_context(crew(folder, roles, rng))
@@ -153,14 +155,13 @@ def _prepare(folder: Path, orders: int) -> None:
             tx.execute(TABLE)
 
 
-def _introduce(folder: Path, name: str, url: str) -> None:
-    """Let the other home know the home of an agent, and which agent it serves."""
-    other = ANN if name == BOB else BOB
-    mark = Homes(folder / name).show().fingerprint
-    with HomeKeys(folder / other) as keys:
-        home = known_homes.add(keys.directory, f"home-of-{name}", url, mark)
-        told = {"name": name, "description": "", "accepts": []}
-        known_homes.tell(keys.directory, home, [told])
+def introduce(home: Path, other: Path, url: str, served: Sequence[str]) -> None:
+    """Let another home know a home, and which agents it serves."""
+    mark = Homes(home).show().fingerprint
+    with HomeKeys(other) as keys:
+        known = known_homes.add(keys.directory, f"home-{home.name}", url, mark)
+        told = [{"name": name, "description": "", "accepts": []} for name in served]
+        known_homes.tell(keys.directory, known, told)
 
 
 def _acked(box: Postbox) -> int:

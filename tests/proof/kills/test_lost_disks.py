@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
@@ -134,10 +134,15 @@ def addresses(folder: Path, name: str, way: str) -> dict[str, str]:
 
 def ask(path: Path, sql: str) -> list[int]:
     """Return the numbers that a statement finds in a file in use; none while it is restored."""
+    return [int(n) for (n,) in rows_of(path, sql)]
+
+
+def rows_of(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Return what a statement finds in a file in use; nothing while it is restored."""
     con = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     con.set_busy_timeout(1000)
     try:
-        return [int(n) for (n,) in con.execute(sql)]
+        return con.execute(sql).fetchall()
     except apsw.Error:
         return []
     finally:

@@ -28,19 +28,18 @@ from uuid import uuid4
 
 import apsw
 from tests.ports import free_port
+from tests.proof.kills.http_kill_test import introduce
 from tests.proof.kills.nats_kill_test import server
+from tests.proof.kills.test_lost_disks import lose, rows_of
 from tests.proof.soak.run import Course, Sample, sample
 
 from onceward import Agent, BatchContext, Context, Postbox, Run
-from onceward.file import known_homes
 from onceward.file.backup import copy_file
-from onceward.homes import Homes
 from onceward.http import HttpListener
 from onceward.message.clock import SystemClock
 from onceward.message.settings import Controls
 from onceward.nats import NatsListener
 from onceward.testing.kills import Crew, Role, crew
-from onceward.transports.network.homes import HomeKeys
 from onceward.types import GroupDone
 
 HOMES: Final = {"shop": "one", "till": "one", "mill": "two", "press": "three"}
@@ -269,19 +268,10 @@ def prepare(folder: Path, rate: float) -> None:
             for table in TABLES.split(";"):
                 tx.execute(table)
     for home, other, served in (("one", "two", ("shop", "till")), ("two", "one", ("mill",))):
-        introduce(folder, home, other, served)
+        introduce(folder / home, folder / other, url(folder, home), served)
     for name, other in (("shop", "press"), ("press", "shop")):
         with open_box(folder, Agent(name), start=False) as box:
             box.peers.add(other, f"{url(folder, 'nats')}/{other}")
-
-
-def introduce(folder: Path, home: str, other: str, served: tuple[str, ...]) -> None:
-    """Let a home be known to another one, with the agents that it serves."""
-    with HomeKeys(folder / other) as keys:
-        mark = Homes(folder / home).show().fingerprint
-        known = known_homes.add(keys.directory, home, url(folder, home), mark)
-        told = [{"name": name, "description": "", "accepts": []} for name in served]
-        known_homes.tell(keys.directory, known, told)
 
 
 # -- what happens to them -----------------------------------------------------------------------
@@ -322,9 +312,7 @@ class Mixed:
         copy_file(path, copy)
         time.sleep(self.dice.uniform(0, 0.5))
         self.crew.kill(victim)
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
-        copy.rename(path)
+        lose(path, copy)
         self.crew.start(victim)
         self.did["restores"] += 1
 
@@ -346,19 +334,7 @@ class Mixed:
 
     def is_quiet(self) -> bool:
         """Return whether no message is under way and none waits."""
-        return all(ask(path_of(self.folder, name), OPEN) == [(0,)] for name in HOMES)
-
-
-def ask(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    """Return what a statement finds in a file in use; nothing while it is being replaced."""
-    con = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    con.set_busy_timeout(5000)
-    try:
-        return con.execute(sql).fetchall()
-    except apsw.Error:
-        return []
-    finally:
-        con.close()
+        return all(rows_of(path_of(self.folder, name), OPEN) == [(0,)] for name in HOMES)
 
 
 # -- what must be true at the end ---------------------------------------------------------------
@@ -367,13 +343,13 @@ def ask(path: Path, sql: str) -> list[tuple[Any, ...]]:
 def wrong(folder: Path) -> Iterator[str]:
     """Name each piece of work that was lost or done twice."""
     effects = {
-        name: Counter(ask(path_of(folder, name), "SELECT token FROM effects")) for name in HOMES
+        name: Counter(rows_of(path_of(folder, name), "SELECT token FROM effects")) for name in HOMES
     }
-    results = Counter(ask(path_of(folder, "shop"), "SELECT token FROM results"))
+    results = Counter(rows_of(path_of(folder, "shop"), "SELECT token FROM results"))
     for name, found in effects.items():
         yield from (f"{n} effects at {name}: {token}" for (token,), n in found.items() if n > 1)
     yield from (f"{n} results: {token}" for (token,), n in results.items() if n > 1)
-    for token, kind, to in ask(path_of(folder, "shop"), "SELECT * FROM work"):
+    for token, kind, to in rows_of(path_of(folder, "shop"), "SELECT * FROM work"):
         effect = effects["shop" if kind in AT_SHOP else to][token,]
         if kind not in {*WITHOUT_EFFECT, "cancelled"} and not effect:
             yield f"{kind} has no effect at {to}: {token}"
@@ -410,6 +386,6 @@ def mixed(
         calm = people.wait_until(run.is_quiet, seconds=PATIENCE)
         found = [*people.fallen(), *([] if calm else ["messages are under way"])]
     found += [*wrong(folder), *complaints(folder)]
-    kinds = dict(ask(path_of(folder, "shop"), "SELECT kind, count(*) FROM work GROUP BY kind"))
+    kinds = dict(rows_of(path_of(folder, "shop"), "SELECT kind, count(*) FROM work GROUP BY kind"))
     course = Course(tuple(run.samples))
     return course, {**course.told(), **run.did, "work": kinds, "wrong": found}

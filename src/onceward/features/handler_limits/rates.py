@@ -12,12 +12,7 @@ from onceward.message.clock import Millis
 from onceward.message.times import Rate
 
 GROUPS: Final = "group"
-# A clock that was set back adds nothing, and counts from its new time.
-LEFT: Final = """
-SELECT min(:burst, tokens + max(0, :now - filled_at) * :per_second / 1000.0)
-  FROM _onceward_rate_limits
- WHERE name = :name
-"""
+FILLED: Final = "SELECT tokens, filled_at FROM _onceward_rate_limits WHERE name = ?"
 
 
 def bucket(pattern: str) -> str:
@@ -37,15 +32,19 @@ def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
 
 
 def refilled(tokens: float, filled_at: Millis, rate: Rate, now: Millis) -> float:
-    """Return how many calls of a bucket that was read may begin now, as ``left`` does."""
+    """
+    Return how many calls of a bucket that was read may begin now.
+
+    A clock that was set back adds nothing, and counts from its new time.
+    """
     return min(rate.burst, tokens + max(0, now - filled_at) * rate.per_second / 1000.0)
 
 
 def left(tx: StoreTransaction, bucket: str, rate: Rate) -> float:
     """Return how many calls of a bucket may begin now; below 1 means none."""
-    named = {"name": bucket, "per_second": rate.per_second, "burst": rate.burst, "now": tx.now}
-    rows = tx.rows(LEFT, named)
-    return float(rows[0][0]) if rows else float(rate.burst)
+    for tokens, filled_at in tx.rows(FILLED, (bucket,)):
+        return refilled(tokens, filled_at, rate, tx.now)
+    return rate.burst
 
 
 def take(tx: StoreTransaction, calls: Sequence[tuple[str, Rate, int]]) -> None:

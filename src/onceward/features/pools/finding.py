@@ -14,8 +14,7 @@ from onceward.message.log import log
 from onceward.message.names import quoted
 from onceward.message.parcel import Parcel
 
-BOTH: Final = (home.members, home.far_members)
-URL = "pool:"
+URL: Final = "pool:"
 """Url of each pool, as a peer of its senders."""
 
 
@@ -54,18 +53,25 @@ def find(opening: Opening, name: str) -> str | None:
     return URL if known_members(opening, name) else None
 
 
+def _has_directory(opening: Opening) -> bool:
+    """Return whether the home has a directory that this file may read."""
+    return opening.deps.db.vfs is None and opening.home.known
+
+
 def homes_with_agent(opening: Opening, name: str) -> list[tuple[str, str]]:
     """Return name and url of the known homes that serve an agent of that name."""
-    known = opening.deps.db.vfs is None and opening.home.known
-    return known_homes.serving(opening.home.directory.read, name) if known else []
+    if not _has_directory(opening):
+        return []
+    return known_homes.serving(opening.home.directory.read, name)
 
 
 def known_members(opening: Opening, pool: str) -> dict[str, HomeMember] | None:
     """Return the members in this home and in those it knows; None if no directory tells them."""
-    if opening.deps.db.vfs is not None or not opening.home.known:
+    if not _has_directory(opening):
         return {}
     try:
-        here, far = (find(opening.home.directory, pool) for find in BOTH)
+        here = home.members(opening.home.directory, pool)
+        far = home.far_members(opening.home.directory, pool)
     except OncewardError as error:
         log.failure("debug", "the home tells no members", error, agent=opening.deps.db.agent)
         return None

@@ -263,13 +263,12 @@ class _Answers:
     async def ask(self, parcel: Parcel, body: bytes) -> _Told:
         """Return the answer to a parcel: the stored one if there is one, else after a push."""
         content = _content(parcel)
+        if (stored := self._look(parcel, content)) is not None:
+            return stored
         key = parcel.recipient, content
         asked = _Asked(parcel, asyncio.get_running_loop().create_future())
         self._asked.setdefault(key, set()).add(asked)
         try:
-            self._look(parcel, content, asked)
-            if asked.told.done() and (stored := asked.told.result()) is not None:
-                return stored
             subject = names.subject("parcel", parcel.recipient, parcel.sender)
             if len(body) > SMALL and parcel.recipient not in self._takers:
                 await self._ring(subject, parcel.recipient)
@@ -307,14 +306,15 @@ class _Answers:
         if recipient in self._ready:
             self._ready[recipient].set()
 
-    def _look(self, parcel: Parcel, content: str, asked: _Asked) -> None:
-        """Answer a push with a stored answer, unless a full inbox may now have capacity."""
+    def _look(self, parcel: Parcel, content: str) -> _Told | None:
+        """Return the stored answer to a parcel, unless a full inbox may now have capacity."""
         stored = self._stored.pop(parcel.recipient, None)
         if stored is None or (stored.headers or {}).get(PARCEL) != content:
-            return
+            return None
         told = _read(stored, parcel)
-        if told is not None and told.answer is not None and told.answer.verdict != "busy":
-            asked.told.set_result(told)
+        if told is None or told.answer is None or told.answer.verdict == "busy":
+            return None
+        return told
 
     async def _take(self, msg: Msg) -> None:
         """Receive an answer or a heartbeat."""
