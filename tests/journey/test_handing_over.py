@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from onceward.core.deliver.carriers import Delivery
-    from onceward.core.deliver.parcels import InFlight
+    from onceward.core.deliver.carriers import Delivery, InFlight
     from onceward.transports import Frame
 
 LIMIT = 60.0

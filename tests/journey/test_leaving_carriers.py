@@ -10,7 +10,7 @@ from tests.waiting import until
 
 from onceward import Agent, Postbox, Tuning
 from onceward.core.deliver import delivery
-from onceward.core.deliver.packing import BusyPeers
+from onceward.core.deliver.carriers import BusyPeers
 from onceward.core.handle import worker
 from onceward.core.maintenance import Maintenance
 from onceward.core.rows import outbox
@@ -231,14 +231,16 @@ def test_half_of_a_dead_letter_is_not_kept_by_a_send(
         lambda tx: tx.run("UPDATE _onceward_outbox SET digest = zeroblob(16) WHERE id = ?", (old,))
     )
     monkeypatch.setattr(outbox, "REMOVE_UNENDED", "SELECT no_such_function(?)")
-    wake = shop._dispatcher._deliveries._busy.leave
 
-    def mend(*names: str) -> None:
-        monkeypatch.setattr(outbox, "REMOVE_UNENDED", remove)
-        failed.set()
-        wake(*names)
+    class Left(set[str]):
+        """The peers that are left; the first one mends the statement."""
 
-    monkeypatch.setattr(shop._dispatcher._deliveries._busy, "leave", mend)
+        def add(self, name: str) -> None:
+            monkeypatch.setattr(outbox, "REMOVE_UNENDED", remove)
+            failed.set()
+            super().add(name)
+
+    monkeypatch.setattr(shop._dispatcher._deliveries._busy, "left", Left())
     new = shop.send("peer", "new")
     until(lambda: [0, "new"] == peer.bodies)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onceward import Agent, Postbox, Tuning
-from onceward.core.deliver.parcels import ParcelGrowth
+from onceward.core.deliver.growth import ParcelGrowth
 from onceward.core.rows import senders
 from onceward.errors import ParcelTooLarge
 from onceward.message.parcel import Answer, Parcel, Receipt

@@ -129,7 +129,7 @@ def test_an_error_of_our_file_at_one_peer_leaves_the_others_their_turn(
 ) -> None:
     """Rows of one peer that cannot be read are told in ``peers`` and tried again after a pause."""
     tried: list[str] = []
-    pack = parcels.pack
+    pack = parcels.next_parcel
 
     def packed(tx: Any, held: Any, **named: Any) -> Any:
         tried.append(held.name)
@@ -137,7 +137,7 @@ def test_an_error_of_our_file_at_one_peer_leaves_the_others_their_turn(
             raise errors.StoreCorrupt("its rows are damaged")
         return pack(tx, held, **named)
 
-    monkeypatch.setattr(parcels, "pack", packed)
+    monkeypatch.setattr(parcels, "next_parcel", packed)
     shop, _ = world.open("shop", hold_unknown=True), world.open("billing")
     shop.send("bad", 1)
     message = shop.send("billing", 2)

@@ -16,9 +16,9 @@ from tests.waiting import until
 
 from onceward import Agent, Postbox
 from onceward.core.deliver import delivery
+from onceward.core.deliver.carriers import InFlight
 from onceward.core.deliver.delivery import Deliveries
-from onceward.core.deliver.packing import ParcelPacker
-from onceward.core.deliver.parcels import InFlight
+from onceward.core.deliver.parcels import ParcelPacker
 from onceward.core.handle import commit_batch, worker
 from onceward.events import Received
 from onceward.file.transaction import StoreTransaction

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Postbox
-from onceward.core.deliver.carriers import Carriers
-from onceward.core.deliver.parcels import InFlight
+from onceward.core.deliver.carriers import Carriers, InFlight
 from onceward.core.rows.peers import PeerLease
 from onceward.errors import Busy
 

@@ -103,7 +103,7 @@ def _single(state: State, rules: Rules) -> Iterator[Step]:
 
 def _requests(state: State, rules: Rules) -> Iterator[Step]:
     """
-    Cancelling._ask, parcels.pack, accept.accept and parcels.settle of a request to cancel.
+    Cancelling._ask, parcels.next_parcel, accept.accept and parcels.settle of a request to cancel.
 
     It is in a parcel of its own, which no failure parts: parcels of messages show those.
     """
@@ -178,7 +178,7 @@ def _sent(sender: Sender) -> Sender:
 
 
 def _packings(state: State, rules: Rules) -> Iterator[Step]:
-    """parcels.pack: the next messages in order, as many as fit; delayed ones come later."""
+    """parcels.next_parcel: the next messages in order, as many as fit; delayed ones come later."""
     sender = state.sender
     waiting = [i for i, kind in enumerate(sender.states) if kind == PENDING]
     for first in range(len(waiting) if rules.delays else 1):

@@ -17,8 +17,9 @@ from tests.proof.simulation.disks import copy, replace
 from onceward.api.postbox import Postbox
 from onceward.core import maintenance
 from onceward.core.deliver import parcels
+from onceward.core.deliver.carriers import InFlight
 from onceward.core.deliver.failures import DeliveryFailures
-from onceward.core.deliver.parcels import InFlight, SenderInfo, SettleOptions
+from onceward.core.deliver.parcels import SenderInfo, SettleOptions
 from onceward.core.end import sent
 from onceward.core.rows import peers, senders
 from onceward.core.rows.peers import PeerLease
@@ -67,7 +68,7 @@ class Real:
 
     def _pack(self, size: int) -> None:
         def work(tx: StoreTransaction) -> InFlight:
-            return parcels.pack(
+            return parcels.next_parcel(
                 tx,
                 self._held._replace(owed=1, ready=1),  # it was leased by an earlier transaction
                 mine=SenderInfo("near", "safe"),

@@ -21,7 +21,7 @@ from onceward.core.accept import judge, own
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.accept.short_way import PlainArrival
-from onceward.core.deliver.packing import ParcelPacker
+from onceward.core.deliver.parcels import ParcelPacker
 from onceward.core.end import received, sent
 from onceward.core.handle import commit_batch
 from onceward.core.rows import inbox, lanes, outbox, peers, senders

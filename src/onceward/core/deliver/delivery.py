@@ -9,10 +9,16 @@ from threading import Event
 from typing import Final
 
 from onceward.core.deliver import failures, parcels
-from onceward.core.deliver.carriers import Carriers, Delivery, Share
+from onceward.core.deliver.carriers import (
+    BusyPeers,
+    Carriers,
+    Delivery,
+    InFlight,
+    Push,
+    Share,
+)
 from onceward.core.deliver.failures import DeliveryFailures
-from onceward.core.deliver.packing import BusyPeers, ParcelPacker, Push, share_of
-from onceward.core.deliver.parcels import InFlight, SettleOptions
+from onceward.core.deliver.parcels import ParcelPacker, SettleOptions
 from onceward.core.deliver.transport import NotMade, Routes, Transport
 from onceward.core.rows import peers
 from onceward.core.run import engine_loop as engine
@@ -114,7 +120,7 @@ class Deliveries:
         self._busy.wait_until_settled(deadline)
         for push in self._busy.pushes():
             if self._give_up(push):
-                self._busy.leave(push.peer)
+                self._busy.left.add(push.peer)
         with suppress(OncewardError):
             self.release_left()
 
@@ -139,7 +145,7 @@ class Deliveries:
         name, first, answer = delivery.name, delivery.first, delivery.answer
         going_on, passed_on = True, False
         if first is None:
-            self._busy.leave_for_later(name)
+            self._busy.later.add(name)
         while going_on:
             try:
                 self.deliver(name, first, answer)
@@ -148,7 +154,7 @@ class Deliveries:
             except StoreClosed as error:
                 log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
             except Exception:  # noqa: BLE001 - a carrier survives every error, and it was logged
-                self._busy.leave_for_later(name)
+                self._busy.later.add(name)
                 self._pause_peer()
             finally:
                 first, answer = None if passed_on else self._busy.end(name), None
@@ -176,16 +182,16 @@ class Deliveries:
         except PassedOn:
             raise
         except LeaseLost as error:  # another dispatcher pushes to this peer
-            self._busy.leave_for_later(name)
+            self._busy.later.add(name)
             log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
         except StoreClosed:
             raise
         except Exception as error:
             level: Level = "warning" if isinstance(error, OncewardError) else "error"
-            self._busy.leave_for_later(name)
+            self._busy.later.add(name)
             log.failure(level, "delivery failed", error, agent=self._db.agent, peer=name)
             if not self._told(name, error):
-                self._busy.leave(name)
+                self._busy.left.add(name)
                 raise
         return 0
 
@@ -229,7 +235,7 @@ class Deliveries:
                 break
             packed = following
         if packed is None:
-            self._busy.leave_for_later(name)
+            self._busy.later.add(name)
         if packed is not None and packed.parcel is not None:
             with suppress(OncewardError):
                 held = packed.lease
@@ -319,7 +325,7 @@ class Deliveries:
         """Settle the answer to a push on another carrier: a handler keeps this one's thread."""
         if self._carriers is not None and self._busy.pass_push(push):
             self._carriers.give_up(push.thread)
-            self._packing.submit(Delivery(push.peer, share_of(push.packed), push.packed, answer))
+            self._packing.submit(Delivery(push.peer, push.packed.share, push.packed, answer))
 
     def _wait(self, packed: InFlight, error: Exception) -> None:
         text = error_text(error)
@@ -363,7 +369,7 @@ class Deliveries:
             SETTLE_ENDS_WITHIN if answer.ends else SETTLE_WITHIN,
             unless=lambda: (
                 packed.more
-                or self._busy.is_wanted(packed.lease.name)
+                or packed.lease.name in self._busy.wanted
                 or heard != self._db.notifier.remote_out
             ),
         )
@@ -377,7 +383,7 @@ class Deliveries:
         Return None if the peer is not pushed to for a while. *streams*: the peer is an onceward
         inbox.
         """
-        self._busy.serve(packed.lease.name)
+        self._busy.wanted.discard(packed.lease.name)
         if answer.takeover is not None:
             self._failures.hear_takeover(tx, packed.lease, answer)
         if answer.verdict == "busy":
@@ -396,19 +402,19 @@ class Deliveries:
             self._emitter.settled(tx, settled)
         moved = settled.moved
         if moved.sent or blocked:
-            self._busy.leave_for_later(settled.lease.name)
+            self._busy.later.add(settled.lease.name)
         if moved.ended:
             # a caller may wait for the outcome
             tx.after_commit(lambda: self._db.notifier.notify("in"))
         if settled.held:
             return self._follow(tx, packed, settled)
-        self._busy.release(settled.lease.name)
+        self._busy.released.add(settled.lease.name)
         return InFlight(settled.lease, None)
 
     def _follow(self, tx: StoreTransaction, packed: InFlight, settled: Settled) -> InFlight | None:
         """Pack the parcel that follows a settled one."""
         following = self._packing.pack_leased(tx, settled.lease)
-        if settled.idle and parcels.repeats(packed, following):
+        if settled.idle and failures.repeats(packed, following):
             error = "no message of an answered parcel could be settled: run onceward check"
             self._failures.back_off(tx, packed, error, unreachable=True)
             return None
@@ -446,7 +452,7 @@ class Deliveries:
                     log.failure(
                         "warning", "push given up", failed, agent=self._db.agent, peer=push.peer
                     )
-                    self._busy.leave(push.peer)
+                    self._busy.left.add(push.peer)
         return max(0.01, next_at - now)
 
     def _give_up(self, push: Push) -> bool:
@@ -458,12 +464,12 @@ class Deliveries:
 
     def release_left(self) -> None:
         """Release the peers that an error left leased; their parcels are pushed again."""
-        if self._busy.any_left:
+        if self._busy.left:
             names: list[str] = []
             try:
                 self._db.write(partial(self._release_idle, names))
             except BaseException:
-                self._busy.leave(*names)
+                self._busy.left.update(names)
                 raise
 
     def _release_idle(self, names: list[str], tx: StoreTransaction) -> None:
@@ -473,7 +479,7 @@ class Deliveries:
         They are forgotten in the turn to write: a commit that leaves one of them again comes later.
         """
         names += self._busy.idle_left
-        self._busy.given_back(names)
+        self._busy.left.difference_update(names)
         peers.release_own(tx, self.owner, names)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
 
-from onceward.core.deliver import parcels
 from onceward.core.deliver.carriers import Carriers, Share
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import Routes
@@ -330,7 +329,7 @@ class Dispatcher:
 
     def _wake(self, tx: StoreTransaction) -> int:
         """Make ready or give up the oldest due rows; return their number."""
-        parcels.unblock_lane(tx)
+        outbox.unblock_lanes(tx)
         count, unanswered = sent.requeue_due(tx, WAKE_ROWS, self._policy.exhausted)
         expired = outbox.expired(tx, WAKE_ROWS)
         over: tuple[tuple[list[int], Reason, str], ...] = (

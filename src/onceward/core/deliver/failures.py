@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import random
 from operator import attrgetter
 from typing import Final
 
-from onceward.core.deliver import parcels
-from onceward.core.deliver.parcels import InFlight
+from onceward.core.deliver.carriers import InFlight
 from onceward.core.end import sent
 from onceward.core.rows import outbox, peers, senders
 from onceward.core.rows.peers import PeerLease
 from onceward.core.run.event_emitter import CountedAttempt, EventEmitter
 from onceward.errors import ForeignHandle, OutOfDescriptors
 from onceward.file import identity
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.events import (
     BreakerOpened,
@@ -50,6 +50,11 @@ def is_our_own(error: Exception) -> bool:
     return isinstance(error, OutOfDescriptors | MemoryError | ForeignHandle) or (
         isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
     )
+
+
+def repeats(packed: InFlight, following: InFlight) -> bool:
+    """Return whether a parcel has rows of the answered one: the index lists them as pending."""
+    return not set(packed.lease.parcel or ()).isdisjoint(following.lease.parcel or ())
 
 
 class DeliveryFailures:
@@ -95,7 +100,8 @@ class DeliveryFailures:
             self._give_up(tx, [row.seq], "attempts_spent", error, tried=True)
             return None
         due_at = tx.now + self._policy.delay(spent, self._rng)
-        blocked_until = parcels.block_lane(tx, row.id, error=error, due_at=due_at)
+        blocked_until = outbox.block_lane(tx, row.id, error=error, due_at=due_at)
+        bump(tx, retries=1)
         self._emitter.emit(tx, Retried(
             agent=self._agent, at=tx.now, message_id=row.id, peer=peer,
             attempt=attempt, error=error, due_at=due_at,
@@ -164,7 +170,7 @@ class DeliveryFailures:
     ) -> tuple[PeerLease, list[CountedAttempt]]:
         """Count the attempt of each message; give up those whose budget is spent."""
         all_spend = self._settings.count_unreachable_attempts
-        counted = parcels.count_attempts(tx, held, error, all_spend=all_spend)
+        counted = count_attempts(tx, held, error, all_spend=all_spend)
         gone = [each.seq for each in counted if self._policy.exhausted(each.spent)]
         if not gone:
             return held, counted
@@ -182,7 +188,7 @@ class DeliveryFailures:
         """Make dead letters of a parcel that the peer permanently refuses; open a new epoch."""
         self._give_up(tx, list(packed.lease.parcel or ()), "rejected", error, tried=True)
         senders.remove_receipts(tx, packed.lease.name, packed.paid_upto)
-        held = parcels.drop_greeting(tx, packed.lease)
+        held = drop_greeting(tx, packed.lease)
         return peers.new_epoch(tx, held, f"refused: {error}")
 
     def too_large(self, tx: StoreTransaction, packed: InFlight, limit: int) -> PeerLease:
@@ -240,3 +246,26 @@ class DeliveryFailures:
                 agent=self._agent, at=tx.now, peer=peer, resent=lost,
                 retained_from=outbox.oldest(tx, peer),
             ))  # fmt: skip
+
+
+def count_attempts(
+    tx: StoreTransaction, held: PeerLease, error: str, *, all_spend: bool
+) -> list[CountedAttempt]:
+    """
+    Count an attempt for each message of the parcel in flight, and return them unordered.
+
+    Unless *all_spend*, a message that the peer has already stored spends no budget.
+    """
+    if held.parcel is None:
+        return []
+    named = {"error": error[:500], "seqs": json.dumps(held.parcel), "all": all_spend}
+    counted = [CountedAttempt(*row) for row in outbox.spend(tx, named)]
+    bump(tx, retries=len(counted))
+    return counted
+
+
+def drop_greeting(tx: StoreTransaction, held: PeerLease) -> PeerLease:
+    """Greet a peer no more, because no greeting can reach it."""
+    if held.greeting is not None:
+        identity.drop_greeting(tx, held.fence)
+    return held._replace(greeting=None)

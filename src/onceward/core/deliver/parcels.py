@@ -1,24 +1,42 @@
-"""Pack outbox rows into parcels for a push, and settle rows by its answer."""
+"""
+Pack the next parcel of a reserved peer, and settle its messages by the answer.
+
+A parcel is packed in the commit of its messages, in that of the answer to the one before, or by the
+loop. The lease in the file proves whose it is.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from pydantic_core import to_json
 
+from onceward.core.deliver.carriers import (
+    Buried,
+    BusyPeers,
+    Carriers,
+    Delivery,
+    InFlight,
+    Packed,
+)
+from onceward.core.deliver.failures import drop_greeting
+from onceward.core.deliver.growth import ParcelGrowth
+from onceward.core.deliver.transport import Elsewhere, NotMade, Routes
 from onceward.core.end import sent
 from onceward.core.rows import outbox, peers, senders
 from onceward.core.rows.outbox import OutboxRow
 from onceward.core.rows.peers import PeerLease
 from onceward.core.rows.senders import PendingReceipts
-from onceward.core.run.event_emitter import CountedAttempt, Settled
-from onceward.errors import StoreCorrupt
-from onceward.file import identity
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.core.run.engine_loop import RuntimeDeps
+from onceward.core.run.event_emitter import EventEmitter, Settled
+from onceward.errors import StoreCorrupt, Unreachable
+from onceward.file import file_checks, identity
+from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
+from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import (
     ENVELOPE,
@@ -35,43 +53,16 @@ from onceward.message.parcel import (
     receipt_bytes,
 )
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import Reason, reason_of
+from onceward.message.vocabulary import Reason
 
-BLOCK: Final = """
-INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head_seq, due_at)
-SELECT recipient, lane, rank, seq, ?
-  FROM _onceward_outbox
- WHERE id = ?
-ON CONFLICT (recipient, lane, rank) DO UPDATE
-   SET due_at = max(due_at, excluded.due_at), head_seq = min(head_seq, excluded.head_seq)
-RETURNING due_at
-"""
-UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
-MOST: Final = 10_000
-"""Maximum messages of a parcel over a slow network."""
+PACK_WITH_SEND: Final = 4
+"""Maximum peers whose parcels the commit of their messages packs; the loop packs the rest."""
 SEQ: Final = attrgetter("seq")
 STATE: Final = attrgetter("state")
-STALE: Final[Reason] = "stale"
-"""The refusal of a peer that cannot find out whether it knows the message."""
 STUCK: Final = (
     "skipped rows of the outbox are offered again: its index is damaged, recover a copy of the file"
 )
-
-
-Buried = tuple[tuple[str, str, Reason], ...]
-"""(id, peer, reason) of messages that went to the dead letters instead."""
-
-
-class InFlight(NamedTuple):
-    """A parcel to push, its lease, and the messages that became dead letters while packing it."""
-
-    lease: PeerLease
-    parcel: Parcel | None
-    paid_upto: int = 0
-    dead_lettered: Buried = ()
-    more: bool = True
-    """Whether the peer may have more messages or receipts than the parcel."""
 
 
 class SenderInfo(NamedTuple):
@@ -97,7 +88,7 @@ class _Choice:
         return {*self.expired, *self.corrupt, *self.oversize, *(seq for _, seq in self.parked)}
 
 
-def pack(
+def next_parcel(
     tx: StoreTransaction,
     held: PeerLease,
     *,
@@ -150,13 +141,6 @@ def _stored(
     if len(rows) != len(parcel) or any(_unfit(tx, row) for row in rows):
         return peers.new_epoch(tx, held, "a parcel was given up"), []
     return held, rows
-
-
-def drop_greeting(tx: StoreTransaction, held: PeerLease) -> PeerLease:
-    """Greet a peer no more, because no greeting can reach it."""
-    if held.greeting is not None:
-        identity.drop_greeting(tx, held.fence)
-    return held._replace(greeting=None)
 
 
 class _Fresh(NamedTuple):
@@ -335,7 +319,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     )
     if answer.room is not None:
         peers.note_room(tx, held.name, answer.room)
-    rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
+    rejected = sent.reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
     after = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
     told_weak = answer.durability if weak else None
     lacking = "busy" in map(STATE, told) or not set(map(sent.ID, told)).issuperset(
@@ -344,97 +328,170 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     return Settled(after.lease, moved, rejected, after.held, after.closed, told_weak, lacking)
 
 
-def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, Reason], ...]:
-    """Make dead letters of refused messages; keep the peer's own reason as details."""
-    done: list[tuple[str, Reason]] = []
-    for receipt in told:
-        if receipt.state != "rejected":
-            continue
-        said = receipt.reason or "rejected"
-        reason = reason_of(said)
-        detail = said.partition(": ")[2] if reason else said
-        seqs = tx.rows(
-            "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
+class ParcelPacker:
+    """
+    Packs the parcels of one dispatcher; see ``Deliveries`` for what becomes of them.
+
+    *wake* makes the dispatcher look for due work.
+    """
+
+    def __init__(
+        self, deps: RuntimeDeps, routes: Routes, *, busy: BusyPeers, wake: Callable[[], None]
+    ) -> None:
+        self._db, self._settings, self._routes = deps.db, deps.settings, routes
+        self._busy, self._wake = busy, wake
+        self._emitter = EventEmitter(deps.hooks, deps.db.agent)
+        self.carriers: Carriers | None = None
+        """The threads that push in the background; None while callers' threads push."""
+        self.owner = file_checks.owner_name()
+        """The name under which peers are leased."""
+        self._lease_for = round(1000 * (deps.settings.deliver_timeout + deps.settings.lease))
+        self._notify_others = partial(deps.db.notifier.notify_others, "out")
+        self.growth = ParcelGrowth(
+            deps.db.clock.monotonic, deps.settings.tuning.parcel_max_messages
         )
-        if seqs and sent.bury(
+        """How many messages the next parcel to a peer may hold."""
+        self._packed: Packed = {}
+        """Parcels that the commit of this turn packs."""
+        self._passed: set[str] = set()
+        """Peers that had a carrier when the commit of this turn was packed."""
+
+    def pack(self, tx: StoreTransaction) -> None:
+        """
+        Pack the parcels of peers that have nothing in flight, in the commit of their messages.
+
+        The loop looks for all others.
+        """
+        if self._db.agent in tx.outgoing and self.deliver_own(tx):
+            del tx.outgoing[self._db.agent]
+        if len(tx.outgoing) > PACK_WITH_SEND:
+            tx.wakeups[self._db.writer.wake_dispatchers] = None
+            return
+        for name in list(tx.outgoing):
+            if not self._busy.reserve(name, self._packed):
+                self._passed.add(name)
+                if name not in self._busy.released:
+                    continue  # its carrier checks for more before it ends
+            first = self._pack_alone(tx, name)
+            if first is None:
+                tx.wakeups[self._db.writer.wake_dispatchers] = None
+            else:
+                self._packed[name] = first
+                self._busy.wanted.discard(name)
+
+    def hand_over(self, *, durable: bool) -> None:
+        """
+        Give the packed parcels to carriers; leave them to the loop if there are none.
+
+        A carrier that ends wakes the loop, which then finds the remaining parcels; one that has
+        ended since the packing may have woken it before the commit. An answer that waits for a
+        commit stops waiting if its peer has more.
+        """
+        missed = bool(self._passed) and not self._busy.all_reserved(self._passed, self._packed)
+        if self._passed:
+            self._db.writer.queue.hurry()
+        while self._packed:
+            name, first = next(iter(self._packed.items()))
+            if durable and first is not None:
+                if name not in self._passed or not self._busy.pass_on(name, first, self._passed):
+                    missed |= not self.submit(Delivery(name, first.share, first))
+            elif name not in self._passed:
+                missed |= self._busy.cancel(name)
+            if not durable:  # an error in COMMIT does not say that the peer is not leased now
+                self._busy.left.add(name)
+                missed = True
+            del self._packed[name]
+        self._passed.clear()
+        if missed:
+            self._wake()
+
+    def submit(self, delivery: Delivery) -> bool:
+        """Give a delivery to a carrier; forget it and return False if there is none."""
+        if self.carriers is not None and self.carriers.submit(delivery):
+            return True
+        self._busy.forget(delivery)
+        return False
+
+    def _pack_alone(self, tx: StoreTransaction, name: str) -> InFlight | None:
+        """
+        Pack the first parcel of a peer; return None if the loop must handle it.
+
+        It needs no savepoint: an error leaves a leased peer, with or without its parcel, which the
+        loop releases.
+        """
+        try:
+            first = self.first(tx, name)
+        except Exception:  # noqa: BLE001 - the loop gets it again, and reports it
+            self._busy.left.add(name)
+            return None
+        return None if first is None or first.parcel is None else first
+
+    def deliver_own(self, tx: StoreTransaction) -> bool:
+        """Move messages of the agent to itself, in a savepoint; False: parcels must do it."""
+        own = self._db.writer.own
+        if own is None:
+            return False
+        try:
+            with tx.nested():
+                return own.deliver(tx)
+        except Exception:  # noqa: BLE001 - the loop gets it again, and reports it
+            return False
+
+    def first(self, tx: StoreTransaction, name: str) -> InFlight | None:
+        """
+        Lease a peer and pack its first parcel; None while it backs off, is leased, or paused.
+
+        Raises:
+            NotMade: its transport must first be created, outside the transaction.
+
+        """
+        if SWITCH in VARIABLES and disabled_by_environment():
+            return None
+        leased = peers.lease(tx, name, owner=self.owner, until=tx.now + self._lease_for)
+        return None if leased is None else self.pack_leased(tx, leased)
+
+    def next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
+        """Pack the next parcel of a leased peer; release the peer if there is none."""
+        if identity.is_paused(tx.rows):
+            peers.release(tx, held)
+            return InFlight(held, None)
+        return self.pack_leased(tx, held._replace(owed=1, ready=1))
+
+    def pack_leased(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
+        """Pack a parcel for a leased peer; the file is not paused. Release a peer without one."""
+        limit = self._settings.tuning.parcel_max_messages
+        if SWITCH in VARIABLES and disabled_by_environment():
+            peers.release(tx, held)
+            return InFlight(held, None)
+        try:
+            features = self._routes.features(held.name, held.url)
+            max_bytes = features.max_bytes
+            if features.network:
+                limit = self.growth.limit(held.name)
+            if held.greeting and not features.streams:
+                held = drop_greeting(tx, held)
+        except Elsewhere:
+            peers.release(tx, held)
+            tx.wake(self._notify_others)
+            return InFlight(held, None)
+        except NotMade:
+            peers.release(tx, held)
+            raise
+        except Unreachable:
+            max_bytes = self._settings.tuning.parcel_max_bytes
+            if held.greeting and held.url is None:
+                held = drop_greeting(tx, held)
+        packed = next_parcel(
             tx,
-            [s for (s,) in seqs],
-            reason=reason or "rejected",
-            error=detail,
-            unknown=reason != STALE,
-            tried=True,
-        ):
-            done.append((receipt.id, reason or "rejected"))
-    return tuple(done)
-
-
-def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> Millis:
-    """Back off one message that failed individually, with its lane; return until when."""
-    # not before an older message of the lane
-    [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))
-    outbox.fail_one(tx, message_id, error, due_at=lane_due_at)
-    bump(tx, retries=1)
-    return cast("Millis", lane_due_at)
-
-
-def unblock_lane(tx: StoreTransaction) -> None:
-    """Release the lanes whose heads are due again."""
-    tx.run(UNBLOCK, (tx.now,))
-
-
-def repeats(packed: InFlight, following: InFlight) -> bool:
-    """Return whether a parcel has rows of the answered one: the index lists them as pending."""
-    return not set(packed.lease.parcel or ()).isdisjoint(following.lease.parcel or ())
-
-
-def count_attempts(
-    tx: StoreTransaction, held: PeerLease, error: str, *, all_spend: bool
-) -> list[CountedAttempt]:
-    """
-    Count an attempt for each message of the parcel in flight, and return them unordered.
-
-    Unless *all_spend*, a message that the peer has already stored spends no budget.
-    """
-    if held.parcel is None:
-        return []
-    named = {"error": error[:500], "seqs": json.dumps(held.parcel), "all": all_spend}
-    counted = [CountedAttempt(*row) for row in outbox.spend(tx, named)]
-    bump(tx, retries=len(counted))
-    return counted
-
-
-class _Pace(NamedTuple):
-    limit: int
-    answered_at: float
-
-
-class ParcelGrowth:
-    """
-    Decides how many messages the next parcel to each network peer may hold.
-
-    Twice as many as the last one, while an exchange takes longer than both ends need to store a
-    parcel: the rest is network time. Half as many, down to *base*, otherwise. The recipient is
-    assumed to be as quick as this process, which settles one parcel and packs the next between two
-    pushes.
-    """
-
-    def __init__(self, monotonic: Callable[[], float], base: int) -> None:
-        self._now, self._base = monotonic, base
-        self._paces: dict[str, _Pace] = {}
-
-    def limit(self, name: str) -> int:
-        """Return how many messages the next parcel to *name* may hold."""
-        pace = self._paces.get(name)
-        return self._base if pace is None else pace.limit
-
-    def timed(self, name: str, messages: int, push: Callable[[], Answer]) -> Answer:
-        """Push a parcel of so many messages, and adapt to the time that it takes."""
-        begun, before = self._now(), self._paces.get(name)
-        answer = push()
-        ended, limit = self._now(), self.limit(name)
-        if before is not None and messages >= limit:
-            packing = begun - before.answered_at
-            grows = ended - begun > 2 * packing
-            limit = min(2 * limit, MOST) if grows else max(limit // 2, self._base)
-        self._paces[name] = _Pace(max(limit, self._base), ended)
-        return answer
+            held,
+            mine=SenderInfo(self._db.agent, self._db.durability, self._db.takeover),
+            settings=self._settings,
+            until=tx.now + self._lease_for,
+            messages=limit,
+            max_bytes=max_bytes,
+        )
+        if packed.dead_lettered:
+            self._emitter.dead_lettered(tx, packed.dead_lettered)
+        if packed.parcel is None:
+            peers.release(tx, packed.lease)
+        return packed

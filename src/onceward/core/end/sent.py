@@ -19,7 +19,7 @@ from onceward.core.rows.outbox import OwnRow
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.parcel import OTHER_CONTENTS, UNANSWERED, Receipt
-from onceward.message.vocabulary import Reason
+from onceward.message.vocabulary import Reason, reason_of
 
 ASK_PAUSES: Final = (1, 2, 4, 8, 16)
 """
@@ -39,6 +39,8 @@ PENDING_FIRST: Final[States] = (SENT_FIRST[1], SENT_FIRST[0], SENT_FIRST[2])
 FEW: Final = 8
 """States of messages that may be handled before the answer to their parcel is settled here."""
 ID: Final = attrgetter("id")
+STALE: Final[Reason] = "stale"
+"""The refusal of a peer that cannot find out whether it knows the message."""
 
 
 def take_own(tx: StoreTransaction, agent: str, rows: Sequence[OwnRow], done: list[str]) -> Moved:
@@ -355,6 +357,32 @@ def bury(
     outbox.tell_dead(tx, ids)
     tx.has_news = True
     return moved
+
+
+def reject(
+    tx: StoreTransaction, peer: str, told: Sequence[Receipt]
+) -> tuple[tuple[str, Reason], ...]:
+    """Make dead letters of refused messages; keep the peer's own reason as details."""
+    done: list[tuple[str, Reason]] = []
+    for receipt in told:
+        if receipt.state != "rejected":
+            continue
+        said = receipt.reason or "rejected"
+        reason = reason_of(said)
+        detail = said.partition(": ")[2] if reason else said
+        seqs = tx.rows(
+            "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
+        )
+        if seqs and bury(
+            tx,
+            [s for (s,) in seqs],
+            reason=reason or "rejected",
+            error=detail,
+            unknown=reason != STALE,
+            tried=True,
+        ):
+            done.append((receipt.id, reason or "rejected"))
+    return tuple(done)
 
 
 def drop(tx: StoreTransaction, seq: int, message_id: str, reason: str) -> None:

@@ -66,6 +66,18 @@ UPDATE _onceward_outbox
    SET due_at = :due_at, attempts = attempts + 1, pushed = 1, reason = :error
  WHERE id = :id AND state = 'pending'
 """
+# A message failed alone: its lane waits, at least as long as for an older message.
+BLOCK: Final = """
+INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head_seq, due_at)
+SELECT recipient, lane, rank, seq, ?
+  FROM _onceward_outbox
+ WHERE id = ?
+ON CONFLICT (recipient, lane, rank) DO UPDATE
+   SET due_at = max(due_at, excluded.due_at), head_seq = min(head_seq, excluded.head_seq)
+RETURNING due_at
+"""
+# Their heads are due again.
+UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
 # A peer that stored the message once has it: a later failed push spends no budget.
 SPEND: Final = """
 UPDATE _onceward_outbox
@@ -849,9 +861,16 @@ def park(tx: StoreTransaction, parked: Sequence[tuple[Millis | None, int]]) -> N
     tx.many(PARK, parked)
 
 
-def fail_one(tx: StoreTransaction, message_id: str, error: str, *, due_at: Millis) -> None:
-    """Count a delivery that failed for one message, which rests until *due_at*."""
-    tx.run(FAIL_ONE, {"due_at": due_at, "error": error[:500], "id": message_id})
+def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> Millis:
+    """Back off one message that failed alone, with its lane; return until when."""
+    [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))
+    tx.run(FAIL_ONE, {"id": message_id, "error": error[:500], "due_at": lane_due_at})
+    return cast("Millis", lane_due_at)
+
+
+def unblock_lanes(tx: StoreTransaction) -> None:
+    """Release the lanes whose heads are due again."""
+    tx.run(UNBLOCK, (tx.now,))
 
 
 def spend(tx: StoreTransaction, named: dict[str, Any]) -> list[tuple[Any, ...]]:
