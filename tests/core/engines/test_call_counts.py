@@ -68,6 +68,19 @@ def counted(work: Callable[[], object]) -> Calls:
     return Calls(len(set(files)), len(files), depth)
 
 
+def shortest(work: Callable[[], object], before: Callable[[], object] = int) -> Calls:
+    """
+    Count a work several times, each after *before*; return the fewest calls.
+
+    A busy machine adds calls, such as those of a beat that is due; none leaves any out.
+    """
+    found: list[Calls] = []
+    for _ in range(5):
+        before()
+        found.append(counted(work))
+    return min(found, key=lambda each: each.calls)
+
+
 class Pair(NamedTuple):
     """A sender and a recipient whose engines run on this thread."""
 
@@ -119,24 +132,27 @@ def way(calls: list[str]) -> Way:
 
 
 def test_a_message_returns_to_few_files(pair: Pair) -> None:
-    """A message passes 31 files at most, in 89 visits, 58 of them to a file that it has left."""
+    """A message passes 30 files at most, in 84 visits, 54 of them to a file that it has left."""
     [worker] = pair.recipient._workers
-    calls: list[str] = []
-    for stage in (pair.send, pair.sender._dispatcher.run_due, worker.round):
-        calls += called(stage)[0]
-    found = way(calls)
+    ways: list[Way] = []
+    for _ in range(5):  # see ``shortest``
+        calls: list[str] = []
+        for stage in (pair.send, pair.sender._dispatcher.run_due, worker.round):
+            calls += called(stage)[0]
+        ways.append(way(calls))
+    found = min(ways, key=lambda each: each.visits)
 
-    assert found.files <= 31, found
-    assert found.visits <= 89, found
-    assert found.returns <= 58, found
-    assert 4 == pair.recipient.file.stats()["processed"]
+    assert found.files <= 30, found
+    assert found.visits <= 84, found
+    assert found.returns <= 54, found
+    assert 8 == pair.recipient.file.stats()["processed"]
 
 
 def test_a_send_passes_nine_files(pair: Pair) -> None:
     """A send without options is at most 34 calls in 9 files, 8 deep, its commit included."""
     session = pair.sender.session("s")
     session.send("b", GREETING)
-    found = counted(lambda: session.send("b", GREETING))
+    found = shortest(lambda: session.send("b", GREETING))
 
     assert found.within(9, 34, 8), found
 
@@ -160,7 +176,7 @@ def test_an_option_costs_a_send_few_calls(
         session.send("b", GREETING, **named)
 
     send()
-    found = counted(send)
+    found = shortest(send)
 
     assert found.within(files, calls, 8), found
 
@@ -298,22 +314,24 @@ def test_a_parcel_of_one_frame_is_accepted_in_few_calls(pair: Pair) -> None:
 
 
 def test_a_delivery_is_two_commits_of_the_sender_and_one_of_the_recipient(pair: Pair) -> None:
-    """Packing, pushing, accepting and settling one message is at most 145 calls."""
-    pair.send()
-    found = counted(pair.sender._dispatcher.run_due)
+    """Packing, pushing, accepting and settling one message is at most 141 calls."""
+    found = shortest(pair.sender._dispatcher.run_due, before=pair.send)
 
-    assert found.within(23, 145, 19), found
+    assert found.within(22, 141, 19), found
 
 
 def test_a_message_is_handled_in_half_the_calls(pair: Pair) -> None:
     """Claiming, handling and settling one message is at most 96 calls, its two commits included."""
-    pair.send()
-    pair.sender.run_until_idle()
+
+    def deliver() -> None:
+        pair.send()
+        pair.sender.run_until_idle()
+
     [worker] = pair.recipient._workers
-    found = counted(worker.round)
+    found = shortest(worker.round, before=deliver)
 
     assert found.within(18, 96, 12), found
-    assert 4 == pair.recipient.file.stats()["processed"]
+    assert 8 == pair.recipient.file.stats()["processed"]
 
 
 def turn(number: int) -> str:
