@@ -14,7 +14,7 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Context, Msg, Postbox, Tuning
-from onceward.core.handle.worker import Worker
+from onceward.core.handle.worker import Gates, Worker
 from onceward.core.rows import claimable, lanes
 from onceward.errors import InvalidArgument
 from onceward.features.handler_limits import turns
@@ -505,10 +505,8 @@ def test_the_end_of_a_call_notifies_the_worker_that_waits_for_its_group(world: W
     send(box, "a", 1, 2)
     box._dispatcher.run_due()
     shared = HandlerLimits(agent, alone=lambda _: frozenset(), free=told.append)
-    one, two = (
-        Worker(box._deps, agent, asyncio.new_event_loop, gate=GroupGate(shared, GroupKeys()))
-        for _ in range(2)
-    )
+    gates = Gates(lambda: GroupGate(shared, GroupKeys()), always=True)
+    one, two = (Worker(box._deps, agent, asyncio.new_event_loop, gates=gates) for _ in range(2))
     one.round()
     first = [*told]
     two.round()

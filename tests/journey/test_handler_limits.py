@@ -14,7 +14,7 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Msg, Postbox, Retry, Tuning
-from onceward.core.handle.worker import Worker
+from onceward.core.handle.worker import Gates, Worker
 from onceward.errors import InvalidArgument
 from onceward.features.handler_limits.limits import HandlerLimits, WorkerGate
 from onceward.testing import Controls
@@ -325,9 +325,8 @@ def test_a_message_without_place_stays_where_it_is(world: World) -> None:
     box.session("third").send("bob", Other(n=3))
     box._dispatcher.run_due()
     limits = HandlerLimits(agent, alone=lambda _: frozenset(), free=lambda _: None)
-    one, two = (
-        Worker(box._deps, agent, asyncio.new_event_loop, gate=WorkerGate(limits)) for _ in range(2)
-    )
+    gates = Gates(lambda: WorkerGate(limits), always=True)
+    one, two = (Worker(box._deps, agent, asyncio.new_event_loop, gates=gates) for _ in range(2))
     job = agent.handlers[0]
     limits.take_place(job.pattern, 1)
     found = [two.round(), two.round()]

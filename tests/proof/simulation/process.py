@@ -155,9 +155,9 @@ class Process:
         )
         made = gates(agent, self._settings.workers, lambda _: None)
         guard = call_guard(agent)
-        gate = made.make if made.always else lambda: None
+        always = made if made.always else None
         count = range(pool_size(agent.handlers, self._settings.workers))
-        workers = [Worker(deps, agent, _no_loop, gate=gate(), guard=guard) for _ in count]
+        workers = [Worker(deps, agent, _no_loop, gates=always, guard=guard) for _ in count]
         return workers + batch_workers(deps, agent, _no_loop)
 
     def work_off(self) -> None:

@@ -82,6 +82,14 @@ def _stay(most: int) -> bool:
     return False
 
 
+class Gates(NamedTuple):
+    """Makes the gates of an agent's workers."""
+
+    make: Callable[[], ClaimGate]
+    always: bool
+    """Whether they need one although no limit is set in the file."""
+
+
 class Worker:
     """
     One thread that claims lanes and runs their messages through the agent's handlers.
@@ -129,8 +137,7 @@ class Worker:
         agent: Handlers,
         loop: Loop,
         *,
-        gate: ClaimGate | None = None,
-        set_gate: Callable[[], ClaimGate] | None = None,
+        gates: Gates | None = None,
         guard: CallGuard | None = None,
         grow: Callable[[int], bool] = _stay,
         team: Team | None = None,
@@ -148,9 +155,10 @@ class Worker:
         self._context = partial(deps.complete(Context), group=self._batch, deps=deps)
         self._types = _only_types(agent)
         self._tries_once = _tries_once(agent, deps.policy)
-        self._gate, self._guard = gate, guard
-        self._set_gate = set_gate if gate is None else None
+        self._gate = gates.make() if gates is not None and gates.always else None
+        self._set_gate = None if gates is None or gates.always else gates.make
         """Makes the gate while limits of handlers are set in the file; None if it has one."""
+        self._guard = guard
         self._grow = grow
         """Start another worker, given how many a set limit allows; return False for the last."""
         reaper = lane_reaper(deps.db)
@@ -823,14 +831,6 @@ def _only_types(agent: Handlers) -> tuple[str, ...] | None:
     return tuple(h.pattern for h in agent.handlers)
 
 
-class Gates(NamedTuple):
-    """Makes the gates of an agent's workers."""
-
-    make: Callable[[], ClaimGate]
-    always: bool
-    """Whether they need one although no limit is set in the file."""
-
-
 class WorkerPool:
     """
     The workers of one agent; *gates* makes the gate of each.
@@ -849,10 +849,9 @@ class WorkerPool:
         guard: CallGuard | None = None,
     ) -> None:
         said = deps.settings.workers
-        self._gates = gates
         self._most = 0 if said is not None else pool_size(agent.handlers, None)
         """How many workers there may be, unless a set limit allows more; 0: no more start."""
-        self._new = partial(Worker, deps, agent, loop, guard=guard, team=Team())
+        self._new = partial(Worker, deps, agent, loop, gates=gates, guard=guard, team=Team())
         if self._most:
             self._new = partial(self._new, grow=self.grow)
         self._lock, self._name = forks.new_lock(), agent.name
@@ -860,12 +859,7 @@ class WorkerPool:
         """The existing workers; new ones are appended."""
 
     def _make(self) -> Worker:
-        made: dict[str, Any] = {}
-        if self._gates is not None and self._gates.always:
-            made["gate"] = self._gates.make()
-        elif self._gates is not None:
-            made["set_gate"] = self._gates.make
-        worker = self._new(**made)
+        worker = self._new()
         worker.may_grow = self._most > 1
         return worker
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from onceward.core.end.received import SettledMessage
@@ -21,7 +22,7 @@ from onceward.core.handle.claim import MESSAGE, ClaimRequest, Kind
 from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.core.handle.invoke import Loop, wait_after
 from onceward.core.handle.signatures import Handler, Handlers
-from onceward.core.handle.worker import Worker
+from onceward.core.handle.worker import Gates, Worker
 from onceward.core.rows import claimable, handler_limits, lanes
 from onceward.core.rows.claimable import ReadyLane
 from onceward.core.rows.lanes import LeasedMessage
@@ -187,7 +188,8 @@ class BatchWorker(Worker):
     """A thread that claims up to ``batch`` messages of one handler and calls it once."""
 
     def __init__(self, deps: HandlerDeps, agent: Handlers, loop: Loop, *, handler: Handler) -> None:
-        super().__init__(deps, agent, loop, gate=BatchGate(agent, handler))
+        gates = Gates(partial(BatchGate, agent, handler), always=True)
+        super().__init__(deps, agent, loop, gates=gates)
         self._handler, self._most = handler, handler.rules.batch or 1
         self._within = round(1000 * handler.rules.within)
         self._size = self._most
