@@ -34,6 +34,20 @@ def test_a_table_is_written_by_its_owner(trees: dict[str, ast.Module]) -> None:
     assert many == SHARED
 
 
+def test_the_tables_of_the_core_are_written_by_its_rows(trees: dict[str, ast.Module]) -> None:
+    """A stage calls verbs: its statements write no table."""
+    found = {table: modules for table, modules in writers(trees).items() if modules}
+    stages = {
+        (table, module)
+        for table, modules in found.items()
+        for module in modules
+        if module.startswith("core.") and not module.startswith("core.rows.")
+    }
+
+    assert {"lanes", "late_changes", "blocked_lanes"} <= found.keys()
+    assert set() == stages
+
+
 def test_lanes_are_written_by_few_statements(trees: dict[str, ast.Module]) -> None:
     """A lane's new head, order and end are each defined once, in at most twenty statements."""
     assert {"core.rows.lanes"} == writers(trees)["lanes"]

@@ -38,15 +38,6 @@ Step = Callable[[StoreTransaction, int], tuple[int, int]]
 """Ends or prunes one slice; takes and returns as ``Walk``: -1 says that no more is to be done."""
 
 
-# A reader that returns after more late changes than these compares all rows.
-LATE_KEPT: Final = 100_000
-LATE_CHANGES: Final = f"""
-DELETE FROM _onceward_late_changes
- WHERE seq IN (SELECT seq
-                 FROM _onceward_late_changes
-                WHERE seq <= (SELECT max(seq) FROM _onceward_late_changes) - {LATE_KEPT}
-                ORDER BY seq LIMIT :limit)
-"""
 SKIPPED: Final = 9
 """Maximum rounds that a file at rest skips: each would parse its schema again."""
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
@@ -360,10 +351,10 @@ def slice_of(
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of rows outside outbox and inbox; return how many."""
-    from onceward.core.rows import differing  # noqa: PLC0415 - not before an opening
+    from onceward.core.rows import differing, late_changes  # noqa: PLC0415 - not before an opening
 
     owned = (tickets.prune, limits.prune_drops, inbox.prune_attempts, differing.prune)
-    return tx.run(LATE_CHANGES, {"limit": limit}) + sum(
+    return late_changes.prune(tx, limit) + sum(
         prune(tx, before=before, limit=limit) for prune in owned
     )
 

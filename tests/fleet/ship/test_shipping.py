@@ -13,7 +13,7 @@ from tests.fleet.ship.views import outbox_with
 from tests.fleet.world import World
 
 from onceward import Postbox
-from onceward.core import maintenance
+from onceward.core.rows import late_changes
 from onceward.fleet import ship
 from onceward.fleet.ship import Pace, compaction
 from onceward.fleet.ship import manifest as manifests
@@ -116,8 +116,8 @@ def test_a_change_of_an_ended_row_is_shipped_although_it_was_not_watched(
 def _forget_late_changes(box: Postbox) -> None:
     """Let the maintenance of a file keep the last of its late changes only."""
     with pytest.MonkeyPatch.context() as patch:
-        few = maintenance.LATE_CHANGES.replace(f"{maintenance.LATE_KEPT}", "1")
-        patch.setattr(maintenance, "LATE_CHANGES", few)
+        few = late_changes.PRUNE.replace(f"{late_changes.KEPT}", "1")
+        patch.setattr(late_changes, "PRUNE", few)
         box.file.run_maintenance()
 
 
