@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -91,15 +93,32 @@ def test_vocabularies_are_complete() -> None:
 @pytest.mark.parametrize("rules", [HandlerRules, StepRules])
 def test_every_option_of_a_handler_is_read(rules: type, trees: dict[str, ast.Module]) -> None:
     """An option that no code reads would be accepted without any effect."""
+    of_steps = rules is StepRules
     read = {
-        node.attr
+        name
         for module, tree in trees.items()
-        if module.startswith(("core.", "features.", "message."))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        if module.startswith(("core.", "features.")) and of_steps == ("features.steps" in module)
+        for name in rules_read(tree)
     }
+    own = ast.parse(textwrap.dedent(inspect.getsource(rules)))
 
-    assert set() == rules.__annotations__.keys() - read
+    assert set() == rules.__annotations__.keys() - read - set(rules_read(own, "self"))
+
+
+def rules_read(tree: ast.Module, name: str = "rules") -> Iterator[str]:
+    """Yield the attributes that code reads from rules: of a name, or of an attribute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            of = ast.unparse(node.value).rpartition(".")[2]
+            if of.lstrip("_") == name:
+                yield node.attr
+
+
+def test_an_attribute_of_another_object_is_not_an_option_that_is_read() -> None:
+    """Names such as ``timeout`` are read from settings and options, too."""
+    tree = ast.parse("a = handler.rules.timeout or settings.attempts\nrules.name = step.version")
+
+    assert ["timeout"] == list(rules_read(tree))
 
 
 def test_an_option_without_a_reader_fails_at_import() -> None:
