@@ -9,7 +9,8 @@ import pytest
 from tests.transports.homes import Home, two_homes
 from tests.waiting import until
 
-from onceward.errors import AmbiguousRecipient, InvalidArgument
+from onceward.api.routing import TransportRouter
+from onceward.errors import AmbiguousRecipient, InvalidArgument, UnknownRecipient
 from onceward.file import known_homes
 from onceward.transports.network.homes import HomeKeys
 
@@ -43,6 +44,20 @@ def test_members_elsewhere_get_messages_without_a_command(both: tuple[Home, Home
     assert [("b0", 3), ("b1", 1)] == [
         (each.agent, each.credits) for pool in shop.pools.list() for each in pool.members
     ]
+
+
+def test_sending_to_a_pool_asks_no_other_home(
+    both: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its members are known already; homes are asked for a name that is unknown here."""
+    near, _ = both
+    asked: list[str] = []
+    monkeypatch.setattr(TransportRouter, "tell_homes", lambda self: asked.append(self._db.agent))
+    near.boxes["a0"].send("thumbs", 1)
+    with pytest.raises(UnknownRecipient):
+        near.boxes["a0"].send("nobody", 1)
+
+    assert ["a0"] == asked
 
 
 def test_leaving_is_told(both: tuple[Home, Home]) -> None:

@@ -37,13 +37,13 @@ from onceward.errors import (
 )
 from onceward.file import file_checks, foreign_library, forks, open_files
 from onceward.file.database import Database
-from onceward.file.directory import DirectoryHandle
+from onceward.file.directory import DirectoryHandle, has_home_key
 from onceward.file.notify import Owed
 from onceward.hooks import Hooks
 from onceward.message.clock import monotonic
 from onceward.message.error_text import Hint, error_text
 from onceward.message.log import log
-from onceward.message.names import AGENT, IDENTITY, quoted
+from onceward.message.names import AGENT, POLL, quoted
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
 from onceward.transports.file import FileTransport, Opened
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP: Final = "onceward.transports"
-POLL: Final = "poll:"
 POLLED: Final = 30.0
 URLS_MAX: Final = 10_000
 """Maximum number of cached urls of files beside ours."""
@@ -247,22 +246,21 @@ class TransportRouter:
             return "here"
         if len(homes) > 1:
             raise AmbiguousRecipient(_several(name, homes), homes=told)
+        if not homes:
+            self.tell_homes()
         return "elsewhere" if homes else ""
 
     def _homes_of(self, name: str) -> list[tuple[str, str]]:
-        """Return name and url of the known homes that serve an agent; if none, ask them all."""
+        """Return name and url of the known homes that have told that they serve an agent."""
         if not self._has_home_key():
             return []
         from onceward.file import known_homes  # noqa: PLC0415 - few homes know others
 
-        found = known_homes.serving(self._home.directory.read, name)
-        if not found:
-            self.tell_homes()
-        return found
+        return known_homes.serving(self._home.directory.read, name)
 
     def _has_home_key(self) -> bool:
         """Return whether this home can know other homes."""
-        return self._vfs is None and (self.context.folder / IDENTITY).exists()
+        return self._vfs is None and has_home_key(self.context.folder)
 
     def tell_homes(self) -> None:
         """Exchange lists of agents with the known homes, on a thread, if this home has a key."""
@@ -280,6 +278,7 @@ class TransportRouter:
         if len(homes) > 1:
             raise Unreachable(_several(name, homes))
         if not homes:
+            self.tell_homes()
             _nowhere(name)
         [(home, url)] = homes
         return f"{url}{home}" if url == POLL else url

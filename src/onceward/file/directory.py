@@ -30,7 +30,14 @@ from onceward.file.group_commit import ReplacedFileDetector
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Clock, Millis
 from onceward.message.log import log
-from onceward.message.names import DIRECTORY, AcceptedType, AgentInfo, AgentProfile, Member
+from onceward.message.names import (
+    DIRECTORY,
+    IDENTITY,
+    AcceptedType,
+    AgentInfo,
+    AgentProfile,
+    Member,
+)
 from onceward.message.settings import Settings
 from onceward.message.topics import TopicIndex
 
@@ -56,6 +63,11 @@ BARRIER: Final = (
     "UPDATE meta SET opened = opened + 1, clock_at = max(clock_at, ?) RETURNING clock_at"
 )
 TICK: Final = "UPDATE meta SET clock_at = ? WHERE clock_at < ?"
+
+
+def has_home_key(home: Path) -> bool:
+    """Return whether a home has a key, without which it knows no other homes."""
+    return (home / IDENTITY).exists()
 
 
 def directory_path(file: Path) -> Path:

@@ -36,6 +36,8 @@ DIRECTORY: Final = "directory.db"
 """Name of the file that the agents of a home share; no agent's file has this name."""
 IDENTITY: Final = "identity/home.key"
 """Path of a home's key in its folder; a home without one knows no other homes."""
+POLL: Final = "poll:"
+"""Url of a peer or home that cannot be called, and polls this one; that home's name follows."""
 RESERVED: Final = frozenset({"all", "broadcast", "directory"})
 """Names for all agents, and the name of the file that a home's agents share."""
 DEFAULT_SESSION: Final = "default"

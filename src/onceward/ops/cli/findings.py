@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final, Literal
 from onceward import Postbox
 from onceward.errors import Busy, OncewardError, SqliteTooOld, WrongHome
 from onceward.file.connection import check_version
+from onceward.file.directory import has_home_key
 from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.file_checks import NETWORK, canonical, filesystem, is_replicated
 from onceward.file.read_only import FileReader
 from onceward.keys import Keys
 from onceward.message.clock import Millis, SystemClock, iso, monotonic
-from onceward.message.names import IDENTITY
+from onceward.message.names import POLL
 from onceward.message.parcel import Takeover
 from onceward.ops.cli import litestream
 from onceward.ops.cli.durations import ago
@@ -50,7 +51,6 @@ COPIED_WITHIN: Final = 3.0
 BETWEEN: Final = 0.05
 MOST_DROPS: Final = 5
 PRIVATE: Final = 0o077
-POLL: Final = "poll:"
 NOT_TOLD: Final = "run a program there that polls this home: onceward work --ask"
 NATS: Final = "nats://"
 SOUND: Final = {
@@ -364,7 +364,7 @@ def keys(path: Path) -> Iterator[Finding]:
 
 def homes(path: Path) -> Iterator[Finding]:
     """Ask the other homes for a signed answer: url, certificate, key and clock."""
-    if not (path.parent / IDENTITY).exists():
+    if not has_home_key(path.parent):
         return
     try:
         from onceward.homes import Homes  # noqa: PLC0415 - an extra

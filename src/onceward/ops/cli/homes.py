@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 from onceward.errors import OncewardError
 from onceward.homes import Homes
+from onceward.message.names import POLL
 from onceward.ops.cli.command import emit, picked
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.listener_mark import listeners
-from onceward.ops.cli.listening import POLL
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.target import ANSWER, Answer, home_folder

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from onceward import Postbox
+from onceward.file.directory import has_home_key
 from onceward.file.file_checks import raise_files_limit
-from onceward.message.names import IDENTITY
+from onceward.message.names import POLL
 from onceward.ops.cli.exit_codes import NothingThere, Usage
 from onceward.ops.cli.options import Quiet, Several
 from onceward.ops.cli.output import note
@@ -22,9 +23,6 @@ from onceward.ops.views.lists import peers
 if TYPE_CHECKING:
     from onceward.http import HomePollListener, HttpListener, PollListener
     from onceward.nats import NatsListener
-
-
-POLL: Final = "poll:"
 
 
 @Parameter(name="*")
@@ -159,7 +157,7 @@ def _of_home(url: str) -> HomePollListener:
 
 def http_homes(path: Path) -> dict[str, str]:
     """Return the HTTP urls of the homes that the home of an agent's file knows, by their names."""
-    if not (path.parent / IDENTITY).exists():
+    if not has_home_key(path.parent):
         return {}
     from onceward.homes import Homes  # noqa: PLC0415 - an extra
 

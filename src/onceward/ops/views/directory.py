@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from onceward.errors import OncewardError
-from onceward.file.directory import directory_path
+from onceward.file.directory import directory_path, has_home_key
 from onceward.file.known_homes import serving
 from onceward.file.read_only import opened_any
 from onceward.file.sql_parts import columns
 from onceward.message.clock import Millis
 from onceward.message.mailbox import MailboxInfo
-from onceward.message.names import IDENTITY
 from onceward.ops.views.asking import Source, values
 from onceward.ops.views.overview import MANY
 
@@ -81,7 +80,7 @@ SELECT {columns(MailboxInfo)} FROM mailboxes
 
 def is_elsewhere(file: Path, agent: str) -> bool:
     """Return whether a home that the home of *file* knows serves an agent, as it told."""
-    if not (file.parent / IDENTITY).exists():
+    if not has_home_key(file.parent):
         return False
     try:
         with opened_any(directory_path(file)) as found:

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 from onceward.core.deliver.transport import TransportContext
 from onceward.errors import InvalidParcel, OncewardError, Unreachable
 from onceward.file import forks, known_homes
+from onceward.file.directory import has_home_key
 from onceward.message.clock import Millis, monotonic
 from onceward.message.log import log
-from onceward.message.names import IDENTITY
 from onceward.transports.network.homes import OF_HOME, HomeKeys
 
 PAUSE: Final = 0.5
@@ -113,7 +113,7 @@ def tell_all(context: TransportContext, make: Callable[[TransportContext], Tells
     Do nothing for a home without a key. Calls during a round are followed by one round more. The
     caller calls ``end_telling`` when its agent closes.
     """
-    if not (context.folder / IDENTITY).exists():
+    if not has_home_key(context.folder):
         return
     rounds = _rounds.setdefault(context.folder, _Rounds())
     with rounds.changed:

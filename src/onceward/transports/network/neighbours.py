@@ -17,7 +17,7 @@ from onceward.file import known_homes
 from onceward.file.environment import load_settings
 from onceward.file.known_homes import HomeAgent, KnownHome
 from onceward.message.clock import Millis, SystemClock, monotonic
-from onceward.message.names import AGENT, agent_name
+from onceward.message.names import AGENT, POLL, agent_name
 from onceward.message.settings import Settings
 from onceward.transports.network.homes import OF_HOME, HomeKeys
 from onceward.transports.network.http import HttpTransport
@@ -30,8 +30,6 @@ from onceward.transports.network.identity import (
     fingerprint_of,
 )
 
-POLL: Final = "poll:"
-"""The url of a home that cannot be called, and polls this one."""
 ANSWER_MAX: Final = 64 << 10
 
 

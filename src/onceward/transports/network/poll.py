@@ -27,6 +27,7 @@ from onceward.file import forks
 from onceward.message import wire
 from onceward.message.clock import Millis, iso, monotonic
 from onceward.message.log import Level, log
+from onceward.message.names import POLL
 from onceward.message.parcel import Answer, Parcel, in_version
 from onceward.message.protocol import Speaks, Spoken
 from onceward.message.wire import Notice, NoticeKind, encode_notice
@@ -38,7 +39,6 @@ from onceward.transports.network.poll_marks import OF_HOMES, read_mark
 if TYPE_CHECKING:
     from onceward.transports.network.http import HttpTransport
 
-URL: Final = "poll:"
 LATELY: Final = 2 * HOLD
 """Seconds after its last poll after which a ping reports a peer as away."""
 GONE: Final = 5.0
@@ -191,8 +191,8 @@ class PollTransport:
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* is ``poll:``, alone."""
-        if url != URL:
-            msg = f"{url!r}: the url of a polling peer is {URL}, without an address"
+        if url != POLL:
+            msg = f"{url!r}: the url of a polling peer is {POLL}, without an address"
             raise InvalidArgument(msg)
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
@@ -209,8 +209,8 @@ class PollTransport:
         if wire.encoded_size(parcel) > self.features.max_bytes:
             msg = f"at most {self.features.max_bytes} bytes travel at once"
             raise ParcelTooLarge(msg, limit=self.features.max_bytes)
-        if url != URL:
-            desk = desks.home(self._context.folder, url.removeprefix(URL))
+        if url != POLL:
+            desk = desks.home(self._context.folder, url.removeprefix(POLL))
             parcel = in_version(parcel, desk.spoken.version(parcel.recipient))
             return desk.push(parcel, self._context.settings.deliver_timeout)
         place = desks.place(self._context.folder, parcel.sender, parcel.recipient)
@@ -226,7 +226,7 @@ class PollTransport:
 
         """
         agent, now = self._context.agent, self._context.clock.now()
-        home = url.removeprefix(URL)
+        home = url.removeprefix(POLL)
         asked = (OF_HOMES, home) if home else (agent, peer)
         mark = read_mark(self._context.folder, *asked)
         if mark is not None and now - mark.at <= 1000 * LATELY:
