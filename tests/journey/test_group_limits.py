@@ -105,6 +105,34 @@ def test_groups_take_turns_while_the_jobs_of_one_have_lanes_of_their_own(world: 
     assert [f"a{n}" for n in range(1000)] == [each for each in called if each != "b0"]
 
 
+@pytest.mark.parametrize("others", [{}, {"key": "body.n", "concurrency": 1}])
+@pytest.mark.parametrize("jobs", [{}, {"batch": 2}])
+def test_messages_that_wait_for_a_turn_are_handled_by_code_without_their_key(
+    world: World, jobs: dict[str, Any], others: dict[str, Any]
+) -> None:
+    """A release that takes the key of a handler away finds lanes that the one before has parked."""
+    agent, called = noting(key="body.tenant", concurrency=1)
+    box = world.open(agent)
+    send(box, "a", 1, 2, 3)
+    box._dispatcher.run_due()
+    [worker] = box._workers
+    assert 1 == worker.run_due()
+    box.close()
+
+    later, more = Agent("bob"), list[int]()
+    later.on(Job, **jobs)(lambda given: more.extend(each.n for each in listed(given)))
+    later.on(Other, **others)(lambda _: None)
+    world.open(later)
+    world.settle()
+
+    assert (["a1"], [2, 3]) == (called, sorted(more))
+
+
+def listed(given: Job | list[Job]) -> list[Job]:
+    """Return the jobs of a call, of which a batch handler gets several."""
+    return given if isinstance(given, list) else [given]
+
+
 def test_a_round_has_one_message_of_each_group(world: World) -> None:
     """Three groups with backlogs of different lengths take turns until the shorter ones end."""
     agent, called = noting(key="body.tenant")

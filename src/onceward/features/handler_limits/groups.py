@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from heapq import merge
 from typing import Any, Final
 
@@ -42,10 +43,10 @@ class GroupGate(WorkerGate):
         """The turns whose lanes this claim may lease, by head."""
         self._ended: list[int] = []
         """The turns that end with this claim, in their order."""
-        self._counts: dict[str, int] = {}
+        self._running_of: dict[str, int] = {}
         """Running calls of the groups that this claim has looked at, its own included."""
-        self._parked = self._freed = self._rested = 0
-        """How many lanes this claim has parked or moved, and taken out of their groups; rests."""
+        self._parked = self._rested = 0
+        """How many lanes this claim has parked or moved, and how many turns rest."""
         self._parking = 0
         """How many claims in a row have only parked lanes."""
         self._side = 0
@@ -78,9 +79,9 @@ class GroupGate(WorkerGate):
         super().begin(tx, set_limits=set_limits)
         self._turns.clear()
         self._ended.clear()
-        self._counts.clear()
+        self._running_of.clear()
         self._until.clear()
-        self._parked = self._freed = self._rested = 0
+        self._parked = self._rested = 0
         self._side = 1 - self._side
 
     def read_ahead(self) -> bool:
@@ -187,18 +188,13 @@ class GroupGate(WorkerGate):
             self._turns[turn.head_seq] = turn
             yield turn.lane_id, turn.token, turn.careful_to, turn.shared, turn.rank
 
-    def _let_go(self, tx: StoreTransaction, lane_id: int) -> None:
-        """Take a lane out of its group, because of its head."""
-        lanes.free(tx, [lane_id])
-        self._freed += 1
-
     def _may_run(self, tx: StoreTransaction, turn: GroupTurn) -> bool:
         handler = self._limits.keyed.get(turns.pattern_of(turn.group))
         if handler is None:  # other code has parked it
+            self._left_lanes.add(turn.lane_id or 0)
             return True
         call = AdmittedCall(handler, rates.keyed_bucket(turn.group))
-        most, running = handler.rules.concurrency, self._counts.setdefault(turn.group, turn.running)
-        if self._waits(most is not None and running >= most):
+        if self._runs_enough(handler, turn.group, lambda: turn.running):
             return False
         self._read_calls_left(turn, call)
         if self._has_no_call_left(tx, call):
@@ -218,9 +214,14 @@ class GroupGate(WorkerGate):
             left = rates.refilled(turn.tokens, turn.filled_at, rate, self._now)
         self._note_left(call, rate, self._limits.with_unused(call.bucket, rate, left))
 
-    def _runs_enough(self, tx: StoreTransaction, handler: Handler, group: str) -> bool:
+    def _runs_enough(self, handler: Handler, group: str, running: Callable[[], int]) -> bool:
+        """Return whether a group may have no further call; *running* counts those before this."""
         most = handler.rules.concurrency
-        return self._waits(most is not None and turns.running(tx, group) >= most)
+        if most is None:
+            return False
+        if group not in self._running_of:
+            self._running_of[group] = running()
+        return self._waits(self._running_of[group] >= most)
 
     def _is_exhausted(self, call: AdmittedCall, next_at: Millis) -> None:
         if not call.handler.rules.is_grouped:
@@ -243,7 +244,6 @@ class GroupGate(WorkerGate):
             found = self._admit_keyed(tx, lane_id, head, handler, turn)
         if turn is not None and found:
             self._ended.append(turn.turn)
-            self._counts[turn.group] += 1
         return found
 
     def _admit_keyed(
@@ -259,13 +259,16 @@ class GroupGate(WorkerGate):
         if group is None:
             return 0
         call = AdmittedCall(handler, rates.keyed_bucket(group))
-        if turn is None and self._runs_enough(tx, handler, group):
+        if turn is None and self._runs_enough(handler, group, partial(turns.running, tx, group)):
             return 0
         if not self._admits(tx, call):
             return 0
         if turn is None:
             lanes.park(tx, [(lane_id, group)])
-        self._of_groups |= handler.rules.concurrency is not None
+        if handler.rules.concurrency is not None:
+            self._of_groups = True
+            before = 0 if turn is None else turn.running  # other code may have parked it
+            self._running_of[group] = self._running_of.get(group, before) + 1
         self._waiting[head[SEQ]] = call
         return 1
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from onceward.core.handle.attempt import find_handler
 from onceward.core.handle.claim import MESSAGE, Kind
 from onceward.core.handle.signatures import Handler, Handlers
-from onceward.core.rows import claimable, handler_limits
+from onceward.core.rows import claimable, handler_limits, lanes
 from onceward.core.rows.claimable import ReadyLane
 from onceward.core.rows.handler_limits import SetLimit
 from onceward.features.handler_limits import rates
@@ -31,6 +31,8 @@ SELECT DISTINCT l.owner, b.type, b.topic
   JOIN _onceward_inbox AS b ON b.seq = j.value
  WHERE l.due_at < {PARKED} AND l.owner IS NOT NULL
 """
+PARKED_LANES: Final = 100
+"""Lanes of other code's groups that a claim looks at, of which it may lease none."""
 LOOK_AGAIN: Final = 1.0
 """Seconds until a worker retries for a slot of another one, whose end notifies but for a kill."""
 SEQ: Final = 0
@@ -122,6 +124,10 @@ class HandlerLimits:
         with self._lock:
             self._missed = True
 
+    def tell_workers(self) -> None:
+        """Notify the workers of this file that they may claim more."""
+        self._free(True)  # noqa: FBT003 - of a callback
+
     def leave(self, names: set[str], *, of_groups: bool = False) -> None:
         """Release slots, and those of groups; notify the workers that wait for one."""
         if not (names or of_groups):
@@ -212,11 +218,15 @@ class WorkerGate:
         """Workers of this file with leases, by the pattern of the handler."""
         self._missed = False
         """Whether this claim found a handler's slots taken, in any postbox of the file."""
+        self._left_lanes: set[int] = set()
+        """Lanes that wait for turns of groups of other code."""
+        self._freed = 0
+        """How many lanes this claim has taken out of their groups."""
 
     @property
     def changed(self) -> bool:
         """Whether the claim changed lanes, also if it leased none."""
-        return False
+        return self._freed > 0
 
     @property
     def unfinished(self) -> bool:
@@ -241,6 +251,7 @@ class WorkerGate:
         self._counted = False
         self.leave()
         self._left, self._now, self._leased, self._missed = {}, tx.now, None, False
+        self._left_lanes, self._freed = set(), 0
         self._limits.forget_waits(tx.now)
         self._limits.follow(tx, set_limits=set_limits)
 
@@ -266,14 +277,28 @@ class WorkerGate:
     def order(
         self, tx: StoreTransaction, ready: list[ReadyLane], limit: int
     ) -> Iterable[ReadyLane]:
-        """Return the ready lanes; without any, those that other handlers' groups have left."""
-        return ready or claimable.parked(tx.rows, limit)
+        """Return the ready lanes; without any, those that wait for turns of other code's groups."""
+        left = [] if ready else claimable.parked(tx.rows, max(limit, PARKED_LANES))
+        self._left_lanes = {lane_id for lane_id, *_ in left}
+        return ready or left
 
     def admit(
         self, tx: StoreTransaction, lane_id: int, rows: list[tuple[Any, ...]], *, alone: bool
     ) -> int:
         """Return how many rows of a lane to claim; their calls then have a slot."""
-        del lane_id, alone
+        del alone
+        found, first = self._admitted(tx, rows), self._limits.handler_of(rows[0][MESSAGE:])
+        if lane_id in self._left_lanes and first is not None and first.rules.batch is not None:
+            self._let_go(tx, lane_id)  # to the worker of that handler, which knows no groups
+        return found
+
+    def _let_go(self, tx: StoreTransaction, lane_id: int) -> None:
+        """Take a lane out of its group, because of its head."""
+        lanes.free(tx, [lane_id])
+        self._freed += 1
+        tx.after_commit(self._limits.tell_workers)
+
+    def _admitted(self, tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> int:
         for index, row in enumerate(rows):
             if self._limits.is_paused(row[MESSAGE:]):
                 return index
