@@ -2,6 +2,10 @@
 Case ``fleet-lanes``: what a fleet of many pairs and lanes costs in one process, without Spark.
 
 The rival attaches each file and groups the same rows of all of them in one temporary table.
+
+The goal is the ratio of both, which does not depend on the machine: on the machine of the published
+figures a million messages by hand took 5.513 s of CPU, and 10.0 s were wanted, so the goal is
+10.0 / 5.513 = 1.81. The seconds are told beside it.
 """
 
 from __future__ import annotations
@@ -65,7 +69,7 @@ SELECT verdict, count(*)
           FROM temp.seen GROUP BY sender, recipient, id)
  GROUP BY verdict
 """
-GOALS: Final = (Goal("cpu_s", at_most=10.0),)
+GOALS: Final = (Goal("times", at_most=1.81),)
 
 
 def lanes(plan: Plan) -> Iterator[Result]:
@@ -82,6 +86,7 @@ def lanes(plan: Plan) -> Iterator[Result]:
     more = {
         "cpu_s": MILLION / max(one.rate for one in laps.ours),
         "raw_cpu_s": MILLION / max(one.rate for one in laps.raw),
+        "times": 1 / laps.ratio,
         "messages": laps.ours[0].messages,
         "senders": pairs,
         "lanes": pairs * LANES,

@@ -227,7 +227,9 @@ what ten thousand files cost
 before anything is read; and every message of a fleet judged. `fleet-lanes` judges 400 pairs in \
 one process without Spark, all lanes out of
 order: `cpu_s` are the processor's seconds for a million messages, `raw_cpu_s` those of grouping \
-the same rows in one temporary table of SQLite. `fleet-log` judges 6,000 messages of twenty days
+the same rows in one temporary table of SQLite, and `times` is one over the other: 10.0 s were \
+wanted where by hand takes 5.513 s, so the goal is 1.81 on any machine. `fleet-log` judges 6,000 \
+messages of twenty days
 from the log that was shipped after each day, beside their files: `times` is the CPU of the log
 over that of the files.""",
     ),

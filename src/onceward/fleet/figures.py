@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, groupby, islice
@@ -28,7 +28,7 @@ from onceward.fleet.summary import (
 from onceward.fleet.verdicts import NAMES, SETTLED
 
 HOUR: Final = 3_600_000
-MANY: Final = 512
+MANY: Final = 256
 """Rows that are counted at once; more would leave the processor's cache, and wake the collector."""
 BY_PAIR: Final = "CREATE INDEX by_pair ON messages (sender, recipient)"
 PAIRS: Final = "SELECT DISTINCT sender, recipient FROM messages"
@@ -101,12 +101,7 @@ class _Pair:
 
     def buckets(self) -> dict[str, list[tuple[int, int]]]:
         """Return by kind how many times lie in each bucket, in order."""
-        found: dict[str, Counter[int]] = {}
-        for kind, line in self.times.items():
-            found[kind] = Counter()
-            for ms, n in _known(line):
-                found[kind][bucket_of(ms)] += n
-        return {kind: sorted(line.items()) for kind, line in found.items()}
+        return {kind: _buckets(line) for kind, line in self.times.items()}
 
 
 def measure(con: apsw.Connection) -> Sums:
@@ -149,10 +144,10 @@ def _walk(con: apsw.Connection) -> _Figures:
 def _lanes(rows: Iterator[Row], pair: _Pair, found: _Figures) -> Iterator[tuple[Any, LaneOrder]]:
     """Yield each lane of a pair with its order; count the rest of many rows at once."""
     lane, order = None, LaneOrder()
-    while some := list(islice(rows, MANY)):
-        lanes, sent, processed, store, handle, effect, *columns = zip(*some, strict=True)
-        found.sent.update(sent)
-        found.processed.update(processed)
+    while some := list(zip(*islice(rows, MANY), strict=True)):
+        lanes, sent, processed, store, handle, effect, *columns = some
+        _add_hours(found.sent, sent)
+        _add_hours(found.processed, processed)
         pair.add(columns[0], (store, handle, effect))
         first = 0
         for name, members in groupby(lanes):
@@ -163,6 +158,19 @@ def _lanes(rows: Iterator[Row], pair: _Pair, found: _Figures) -> Iterator[tuple[
             order.add(*(column[first:last] for column in columns))
             first = last
     yield lane, order
+
+
+def _buckets(times: Counter[int | None]) -> list[tuple[int, int]]:
+    found: defaultdict[int, int] = defaultdict(int)
+    for ms, n in _known(times):
+        found[bucket_of(ms)] += n
+    return sorted(found.items())
+
+
+def _add_hours(hours: Counter[int | None], some: Iterable[int | None]) -> None:
+    """Count hours in which mostly many messages follow each other."""
+    for hour, same in groupby(some):
+        hours[hour] += len(list(same))
 
 
 def _known(counts: Counter[Any]) -> list[tuple[int, int]]:
