@@ -41,6 +41,7 @@ CHECKS = [
     "lanes",
     "schedules",
     "replies",
+    "pools",
     "keys",
     "delivery",
     "handling",
@@ -534,6 +535,27 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
     assert once.startswith(f"{begin}once (KeyError: 'cents'); next try in ")
     assert found.startswith(f"{begin}3 times (KeyError: 'cents'); next try in ")
     assert f"onceward show {message} --db {home / 'shop.db'}" == cure
+
+
+def test_a_pool_without_members_is_a_warning_and_a_full_one_after_a_minute(
+    cli: Cli, home: Path, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a member that has messages and no process."""
+    with Postbox(home / "shop.db", agent="shop", start=False) as shop:
+        shop.pools.add("work", "billing", credits=1)
+        for _ in range(2):
+            shop.send("work", 1, type="job")
+        shop.run_until_idle()
+        busy = level(cli("doctor", "--json"), "pools")
+        later(monkeypatch)
+        late = said(cli("doctor", "--json"), "pools")
+        shop.pools.remove("work", "billing")
+        found, cure = said(cli("doctor", "--json"), "pools")
+
+    full = "each member of work has as many messages as it takes: 1 in flight"
+    assert ("ok", f"1 message of shop waits: {full}") == (busy, late[0])
+    assert "1 message of shop waits: no agent serves the pool work" == found
+    assert f"onceward pools ls --db {home / 'shop.db'}" == cure
 
 
 def test_a_handler_that_waits_long_for_a_reply_is_a_warning(

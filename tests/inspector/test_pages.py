@@ -171,6 +171,18 @@ def test_an_agent_shows_lanes_peers_runs_and_limits(shown: TestClient) -> None:
     assert 2 == len(re.findall(r"chat done followup", coder))
 
 
+def test_an_agent_shows_the_members_of_its_pools(web: TestClient, home: Home) -> None:
+    """Those that do not work come first."""
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as shop:
+        shop.pools.add("thumbs", "t1", credits=3)
+        shop.pools.add("thumbs", "t2", credits=2)
+        shop._db.write(
+            lambda tx: tx.run("UPDATE _onceward_pool_members SET works = 0 WHERE agent = 't2'")
+        )
+
+    assert "thumbs t2 stopped 0 2 thumbs t1 works 0 3" in text(web, "/agents/shop")
+
+
 def test_an_agent_shows_schedules(shown: TestClient) -> None:
     """When each sends next, and why one cannot; that is trouble of the home, too."""
     shop = text(shown, "/agents/shop")

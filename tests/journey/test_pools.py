@@ -233,6 +233,46 @@ def test_a_pool_has_no_agents_name(world: World) -> None:
             call()
 
 
+def test_a_new_agent_cannot_have_a_pools_name(world: World) -> None:
+    """What is sent to the pool would go to it; once no agent serves the name it is free."""
+    _, (one,) = pool_of(world, "t1")
+
+    with pytest.raises(InvalidArgument, match="thumbs is a pool of this home, which t1 serves"):
+        world.open("thumbs")
+    assert not (world.home / "thumbs.db").exists()
+    world.boxes["t1"].pools.leave("thumbs")
+    assert "thumbs" == world.open("thumbs").agent
+    assert [] == one.done
+
+
+def test_an_agent_does_not_serve_the_name_of_another(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so when it is opened, and handles what is sent to its own name."""
+    world.open("thumbs")
+    shop, (one,) = pool_of(world, "t1")
+    shop.send("t1", 1, type="job")
+    world.settle()
+
+    assert "thumbs is an agent of this home" in caplog.text
+    assert ([1], ()) == (one.done, tuple(shop.pools.list()))
+
+
+def test_two_pools_share_the_room_of_a_member(world: World) -> None:
+    """A sender gives it no more for both than it takes."""
+    shop, _ = remote(world, "t1")
+    for pool in ("work", "more"):
+        shop.pools.add(pool, "t1", credits=3)
+    world.boxes["t1"].pools.join("thumbs", credits=3)
+    for body in range(5):
+        shop.send("work", body, type="job")
+        shop.send("more", body, type="job")
+    shop.run_until_idle()
+    known = [(each.in_flight, each.waiting) for each in shop.pools.list()]
+
+    assert (3, 7) == (sum(one for one, _ in known), sum(other for _, other in known))
+
+
 def remote(world: World, *names: str) -> tuple[Postbox, list[Worker]]:
     """Open members that their sender reaches by the wire, and names by hand."""
     shop = world.open("shop")

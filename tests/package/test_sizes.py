@@ -14,14 +14,14 @@ from tests.syntax import statements
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
 BUDGET = {
-    "file": 5_000,  # homes; files that sleep; a restore that was interrupted is named
+    "file": 5_008,  # homes; files that sleep; a restore that was interrupted is named
     "core": 11_256,  # bodies in files; limits set while they run; ids of restores, of keys
     "features": 11_052,  # keys of stored bodies; lanes of other code; set limits; groups; status
     "message": 4_232,  # wire versions; status of a message; final answers; versions of bodies
-    "api": 2_622,  # the postbox of a handler; status; typed gather; handlers that send
+    "api": 2_625,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 4_898,  # wire versions; webhooks
-    "ops": 12_107,  # pages of groups; limits of handlers in forms; a drill of backups
-    "fleet": 6_500,  # messages judged in a quarter less time: tables by side; other contents
+    "ops": 12_119,  # pages of groups; limits of handlers in forms; a drill of backups
+    "fleet": 6_551,  # messages judged in a quarter less time: tables by side; other contents
     "testing": 1_623,
     "": 752,  # deprecations; an unsupported version; webhooks; a body of another version
     "integrations": 3_738,  # webhooks; Django: a database, its tasks, a command, the admin

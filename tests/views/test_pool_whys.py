@@ -91,6 +91,32 @@ def test_the_detail_of_top_lists_the_members(home: Home) -> None:
     ]
 
 
+def test_a_member_that_stopped_with_messages_is_named(home: Home) -> None:
+    """A process must open its file, because no other member gets them."""
+    shop = home.boxes["shop"]
+    home.open(Agent("t1"))
+    shop.send("thumbs", 1)
+    shop.run_until_idle()
+    calm = reasons(home)
+    shop._db.write(lambda tx: tx.run("UPDATE _onceward_pool_members SET works = 0"))
+
+    assert [] == [each for each in calm if each[0] == "member stopped"]
+    assert ("member stopped", "onceward work --agent t1") in reasons(home)
+
+
+def test_a_member_that_is_full_of_another_pool_is_busy(home: Home) -> None:
+    """It has one room for all its pools."""
+    shop = home.boxes["shop"]
+    shop.pools.add("more", "t1", credits=1)
+    home.open(Agent("t1"))
+    shop.send("thumbs", 1)
+    shop.run_until_idle()
+    waiting = shop.send("more", 2)
+    shop.run_until_idle()
+
+    assert "members busy" == home.why(waiting, "shop").reason
+
+
 def test_a_message_in_doubt_names_the_release(home: Home) -> None:
     """The file was restored: newer messages are not in doubt."""
     shop = home.boxes["shop"]

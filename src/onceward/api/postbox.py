@@ -54,6 +54,7 @@ from onceward.file.directory import (
     DirectoryCache,
     DirectoryHandle,
     OpenAgentFiles,
+    refuse_pool,
     register_at_opening,
 )
 from onceward.file.environment import load_settings
@@ -184,7 +185,10 @@ class Postbox(Session, EventSource, PostboxParts):
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
         descriptors.table.forget()  # a program may have opened the file a moment ago
-        open_files.refuse_inherited(file_checks.canonical(path))
+        file = file_checks.canonical(path)
+        open_files.refuse_inherited(file)
+        if name is not None and controls.vfs is None:
+            refuse_pool(file, name)
         self._db = Database.open(
             path, agent=name, settings=self._settings, clock=controls.clock, vfs=controls.vfs,
             mode="existing" if name is None else "create",

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import apsw
 
 from onceward.errors import (
+    InvalidArgument,
     OncewardError,
     SchemaMismatch,
     SchemaTooNew,
@@ -63,6 +64,8 @@ BARRIER: Final = (
     "UPDATE meta SET opened = opened + 1, clock_at = max(clock_at, ?) RETURNING clock_at"
 )
 TICK: Final = "UPDATE meta SET clock_at = ? WHERE clock_at < ?"
+SERVED: Final = "SELECT agent FROM pool_members WHERE pool = ? AND left_at IS NULL LIMIT 1"
+"""A member of a pool."""
 
 
 def has_home_key(home: Path) -> bool:
@@ -435,6 +438,28 @@ def register_at_opening(
             _register(home.directory, db.agent, profile, seen_by)
     except OncewardError as error:
         log.failure("warning", "not registered in its home", error, agent=db.agent)
+
+
+def refuse_pool(file: Path, name: str) -> None:
+    """
+    Raise InvalidArgument if a new file would be that of an agent named as a pool of its home.
+
+    What is sent to the pool would go to the agent.
+    """
+    home = directory_path(file)
+    if file.exists() or not home.exists():
+        return
+    con = None
+    try:
+        con = connect(home, readonly=True)
+        served = con.execute(SERVED, (name,)).fetchall()
+    except (apsw.Error, StoreError, StoreCorrupt):  # opening it in full reports the error
+        return
+    finally:
+        close(con)
+    for (member,) in served:
+        said = f"{name} is a pool of this home, which {member} serves"
+        raise InvalidArgument(f"{said}: choose another name for the agent")
 
 
 def _read_alone(home: DirectoryHandle, name: str) -> _Entry | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -35,6 +35,8 @@ class Reading:
     """By sender: epoch of its stream, and the id up to which its dedup records may be gone."""
     peers: Mapping[str, str] = field(default_factory=dict)
     """By recipient: epoch of the stream to it."""
+    pools: Sequence[str] = ()
+    """The pools to which the agent sends."""
     upto_at: Millis = ALWAYS
     """The file's own time up to which it is known; a log may be behind its file."""
 
@@ -50,6 +52,7 @@ class Reading:
             pruned_at=known["pruned_at"],
             streams={name: (epoch, horizon) for name, (epoch, horizon) in known["streams"].items()},
             peers=known["peers"],
+            pools=tuple(known.get("pools", ())),
             upto_at=known.get("upto_at", ALWAYS),
         )
 

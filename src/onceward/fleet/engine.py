@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, cast
 
 import apsw
 
-from onceward.fleet import plain
+from onceward.fleet import plain, pools
 from onceward.fleet.coverage import CoverageIndex, OpenVerdict, Reading
 from onceward.fleet.facts import FACTS, KNOWN
 from onceward.fleet.verdict_sql import (
@@ -75,7 +75,7 @@ UPDATE messages SET verdict = {FINAL_VERDICT}
 """
 
 
-def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rules) -> None:
+def give_verdicts(con: apsw.Connection, readings: Sequence[Reading], rules: Rules) -> None:
     """Fill the table ``messages`` of a workspace: every message of its evidence, with a verdict."""
     con.execute(MESSAGES)
     con.execute(BY_VERDICT)
@@ -90,6 +90,7 @@ def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rule
         )
         con.execute(COVER, (verdict, sender, recipient, file, *one))
     con.execute(COMPLETE.format(cutoff=rules.cutoff, grace=rules.grace_ms))
+    pools.judge(con, readings)
 
 
 def _state(con: apsw.Connection, rules: Rules) -> None:

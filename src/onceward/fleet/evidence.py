@@ -78,7 +78,9 @@ SELECT json_object(
        'agent', i.agent, 'file_id', i.file_id, 'pruned_at', i.outbox_pruned_at,
        'streams', json((SELECT json_group_object(s.sender, json_array(s.epoch, s.horizon_id))
                           FROM onceward_streams AS s)),
-       'peers', json((SELECT json_group_object(p.name, p.epoch) FROM onceward_peers AS p)))
+       'peers', json((SELECT json_group_object(p.name, p.epoch) FROM onceward_peers AS p)),
+       'pools', json((SELECT json_group_array(p.name) FROM onceward_peers AS p
+                       WHERE p.url = 'pool:')))
   FROM onceward_file AS i
 """
 """The agent of a file, its streams, and up to where its records are complete, as JSON."""

@@ -51,7 +51,8 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
     Verdict(
         "waiting",
         "moving",
-        "its handler, or its lane, waits: for a message, a reply, or a moment that is to come",
+        "its handler, or its lane, waits: for a message, a reply, or a moment that is to come;"
+        " or it waits in its sender's file for a member of its pool",
     ),
     Verdict(
         "unprocessed",

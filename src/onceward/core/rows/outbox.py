@@ -471,11 +471,11 @@ UPDATE _onceward_outbox AS o
    SET recipient = pool, pool = NULL, due_at = NULL, frame = :frame, digest = :digest
  WHERE seq = :seq AND pool IS NOT NULL AND state = 'pending' AND NOT {pushed("o")}
 """
-OF_POOL: Final = """
-SELECT recipient, lane, count(*)
+OF_POOLS: Final = """
+SELECT pool, recipient, lane, count(*)
   FROM _onceward_outbox
- WHERE pool = ? AND ended_at IS NULL
- GROUP BY recipient, lane
+ WHERE pool IS NOT NULL AND ended_at IS NULL
+ GROUP BY pool, recipient, lane
 """
 UNKNOWN_TO_MEMBER: Final = f"""
 SELECT {ROW_READ}
@@ -592,9 +592,9 @@ class OwnRow(NamedTuple):
         return not self.known and not self.row.expired(now) and self.row.intact
 
 
-def of_pool(read: Rows, pool: str) -> list[tuple[str, str, int]]:
-    """Return recipient, lane and number of the messages of a pool that have not ended."""
-    return read(OF_POOL, (pool,))
+def of_pools(read: Rows) -> list[tuple[str, str, str, int]]:
+    """Return pool, recipient, lane and number of the messages of pools that have not ended."""
+    return read(OF_POOLS, ())
 
 
 def unknown_to_member(tx: StoreTransaction, pool: str, member: str) -> list[OutboxRow]:

@@ -45,15 +45,16 @@ class Assignment:
     def __init__(self, tx: StoreTransaction, pool: str) -> None:
         self._tx, self._pool = tx, pool
         self._members = members_of(tx.rows, pool, tx.now)
-        given = outbox.of_pool(tx.rows, pool)
-        if self._take_back({agent for agent, _, _ in given}):
-            given = outbox.of_pool(tx.rows, pool)
+        given = outbox.of_pools(tx.rows)
+        if self._take_back({agent for of, agent, _, _ in given if of == pool}):
+            given = outbox.of_pools(tx.rows)
         self._in_flight = Counter[str]()
+        """By member, of all pools: it has one room for them."""
         self._lanes: dict[str, str] = {}
         """The member that has messages of a conversation; the default one is spread."""
-        for agent, lane, count in given:
+        for of, agent, lane, count in given:
             self._in_flight[agent] += count
-            if lane != DEFAULT_SESSION:
+            if of == pool and lane != DEFAULT_SESSION:
                 self._lanes[lane] = agent
 
     def _take_back(self, agents: set[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from onceward.core.contract import Opening
-from onceward.errors import OncewardError
+from onceward.errors import InvalidArgument, OncewardError
 from onceward.features.pools import home, members
 from onceward.features.pools.home import ServedPool
 from onceward.file import file_checks
@@ -52,6 +52,8 @@ class Serving:
         """
         directory, agent = self._opening.home.directory, self._db.agent
         for pool, count in self._pools.items():
+            if self._opening.files.path(pool) is not None:
+                raise InvalidArgument(f"{pool} is an agent of this home: rename it, or the pool")
             home.serve(directory, ServedPool(pool, agent, count, self._owner), again=again)
         if self._told != (told := home.served(directory, agent)):
             self._told = told

@@ -35,7 +35,8 @@ def doctor(
     follows, the age of the newest backup, commits that were lost with a deleted WAL in the last 30
     days, clock, pause, breakers, keys, other homes, connections of listeners,
     peers on other machines, streams of NATS servers, dead letters, schedules, limits, and messages
-    that wait although they could be delivered or handled, or that wait for another agent's reply.
+    that wait although they could be delivered or handled, or that wait for another agent's reply
+    or for a member of a pool.
     It also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
     any finding is serious. onceward check examines the content. With --repair it first repairs what
     it can, and prints each change: file modes, leases of ended processes, leases that end a month

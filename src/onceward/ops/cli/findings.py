@@ -65,6 +65,7 @@ CHECKS: Final = {
     "dead letters": "dead letters", "retry": "lanes", "answer": "replies",
     "message awaited": "replies", "asleep": "replies", "leased elsewhere": "leases",
     "schedule failing": "schedules", "schedule withdrawn": "schedules",
+    "no member": "pools", "members busy": "pools", "in doubt": "pools", "member stopped": "pools",
 }  # fmt: skip
 """Checks by the reason that an agent gives for messages that are held back."""
 WANTED: Final = frozenset({"message awaited", "asleep", "leased elsewhere"})
@@ -77,6 +78,7 @@ CALM: Final = {
     "lanes": "none waits behind a message that fails",
     "schedules": "none waits to be sent, none is declared no longer",
     "replies": "no handler waits for a reply or a message",
+    "pools": "no message waits for a member",
 }
 """Checks in which nothing is held back, in words."""
 
@@ -337,7 +339,8 @@ def held(found: FileReader, path: Path) -> Iterator[Finding]:
 def _held(why: Why, now: Millis) -> Finding:
     """Return a reason as a finding; a wait that a handler wants is none to worry about."""
     check, said = CHECKS[why.reason], why.text(now)
-    asked = why.reason == "answer" and why.since_at is not None and now - why.since_at <= MINUTE
+    brief = {"answer", "members busy"}  # as they are for a minute
+    asked = why.reason in brief and why.since_at is not None and now - why.since_at <= MINUTE
     retried = why.reason == "peer failing" and why.level != "act"
     if asked or retried or why.reason in WANTED:
         return ok(check, said)

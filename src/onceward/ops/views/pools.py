@@ -56,15 +56,21 @@ SELECT {columns(PoolMemberRow)} FROM onceward_pool_members
  WHERE pool IN (SELECT pool FROM onceward_pools)
  ORDER BY works, failures DESC, in_flight DESC, pool, agent LIMIT :limit
 """
-ABLE: Final = """
+WORKING: Final = """
 (SELECT count(*) FROM onceward_pool_members AS m
-  WHERE m.pool = p.pool AND m.works = 1 AND m.failures = 0 AND m.in_flight < {most})
+  WHERE m.pool = p.pool AND m.works = 1 AND m.failures = 0{free})
 """
-WORKING: Final = ABLE.format(most="m.in_flight + 1")
-FREE: Final = ABLE.format(most="m.takes")
+# A member has one room for all its pools.
+FREE: Final = """
+   AND (SELECT sum(each.in_flight) FROM onceward_pool_members AS each
+         WHERE each.agent = m.agent) < m.takes"""
 WAITING: Final = f"""
-SELECT {columns(PoolRow, working=WORKING, free=FREE)}
+SELECT {columns(PoolRow, working=WORKING.format(free=""), free=WORKING.format(free=FREE))}
   FROM onceward_pools AS p WHERE waiting > 0 AND (:pool IS NULL OR pool = :pool) ORDER BY pool
+"""
+STOPPED: Final = f"""
+SELECT {columns(PoolMemberRow)} FROM onceward_pool_members
+ WHERE works = 0 AND in_flight > 0 ORDER BY pool, agent
 """
 # A restore leaves the oldest ones in doubt.
 BEFORE: Final = """
@@ -81,6 +87,11 @@ def waiting(source: Source, pool: str | None = None) -> tuple[PoolRow, ...]:
 def worst_members(source: Source, limit: int) -> tuple[PoolMemberRow, ...]:
     """Return members of pools: those that do not work or answer first, then the busiest."""
     return values(source, PoolMemberRow, MEMBERS, limit=limit)
+
+
+def stopped(source: Source) -> tuple[PoolMemberRow, ...]:
+    """Return the members that have messages, and of which no process handles any."""
+    return values(source, PoolMemberRow, STOPPED)
 
 
 def is_in_doubt(source: Source, found: PoolRow, seq: int) -> bool:

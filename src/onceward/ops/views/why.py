@@ -744,6 +744,10 @@ def _pools(source: Source, found: overview.Overview) -> Iterator[Why]:
         elif reason:
             why = _lacking(reason, f"{waits}: {text}", agent)
             yield replace(why, since_at=each.waiting_since_at, of=each.pool)
+    for member in pools.stopped(source):
+        has = f"{member.agent} has {many(member.in_flight, 'message')} of the pool {member.pool}"
+        text, cure = f"{has}, and no process works for it", f"onceward work --agent {member.agent}"
+        yield Why(reason="member stopped", parts=(text,), level="act", cure=cure, of=member.pool)
 
 
 def _awaited(source: Source, agent: str) -> Iterator[Why]:

@@ -19,6 +19,7 @@ from onceward.ops.views.asking import NEVER
 from onceward.ops.views.groups import groups
 from onceward.ops.views.handler_limits import handler_limits
 from onceward.ops.views.overview import overview
+from onceward.ops.views.pools import worst_members
 from onceward.ops.views.rates import Rates
 from onceward.ops.views.rates import rates as rates_of
 from onceward.ops.views.why import agent_whys, lane_why
@@ -71,6 +72,7 @@ def _facts(reader: FileReader, after: Mapping[str, str], now: Millis) -> dict[st
         "oldest_by_peer": dict(numbers.outbox),
         "lanes": lanes,
         "lane_whys": [lane_why(reader, each, now).text(now) for each in lanes[:ROWS]],
+        "members": worst_members(reader, most),
         "peers": lists.peers(reader, after=after.get("peer", ""), limit=most),
         "runs": lists.runs(reader, before=run, limit=most),
         "queues": lists.session_queues(reader, after=after.get("queue", ""), limit=most),
