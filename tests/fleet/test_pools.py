@@ -74,5 +74,5 @@ def test_two_members_that_handled_one_message_processed_it_twice(world: World) -
     near.pools.release("pool")
     _handled(world, "far-2")
 
-    assert {"delivered_once": 2} == dict(one.verdicts)
+    assert {"delivered_once": 2} == dict(one.verdicts)  # the restored file says that they wait
     assert {"double_processed": 2} == dict(_judged(world).verdicts)

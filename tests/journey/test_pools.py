@@ -234,7 +234,7 @@ def test_a_pool_has_no_agents_name(world: World) -> None:
 
 
 def test_a_new_agent_cannot_have_a_pools_name(world: World) -> None:
-    """What is sent to the pool would go to it; once no agent serves the name it is free."""
+    """It would get the messages of the pool; once no agent serves the name it is free."""
     _, (one,) = pool_of(world, "t1")
 
     with pytest.raises(InvalidArgument, match="thumbs is a pool of this home, which t1 serves"):
@@ -248,7 +248,7 @@ def test_a_new_agent_cannot_have_a_pools_name(world: World) -> None:
 def test_an_agent_does_not_serve_the_name_of_another(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so when it is opened, and handles what is sent to its own name."""
+    """It says so when it is opened, and handles the messages to its own name."""
     world.open("thumbs")
     shop, (one,) = pool_of(world, "t1")
     shop.send("t1", 1, type="job")

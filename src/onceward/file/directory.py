@@ -444,7 +444,7 @@ def refuse_pool(file: Path, name: str) -> None:
     """
     Raise InvalidArgument if a new file would be that of an agent named as a pool of its home.
 
-    What is sent to the pool would go to the agent.
+    The agent would get the messages of the pool.
     """
     home = directory_path(file)
     if file.exists() or not home.exists():

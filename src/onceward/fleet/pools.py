@@ -15,7 +15,7 @@ from typing import Final
 import apsw
 
 from onceward.fleet.coverage import READ, Reading
-from onceward.fleet.verdict_sql import DELETED
+from onceward.fleet.verdict_sql import DELETED, PRUNABLE
 
 POOLS: Final = """
 CREATE TEMP TABLE pools (sender, name, PRIMARY KEY (sender, name)) WITHOUT ROWID
@@ -23,25 +23,38 @@ CREATE TEMP TABLE pools (sender, name, PRIMARY KEY (sender, name)) WITHOUT ROWID
 POOL: Final = "INSERT OR IGNORE INTO temp.pools VALUES (?, ?)"
 ARRIVED: Final = f"recipient_says NOT IN ('nothing', '{DELETED}')"
 SENT: Final = f"sender_says NOT IN ('nothing', '{DELETED}')"
+ENDED: Final = " ".join(
+    f"WHEN recipient_says GLOB '{said}*' THEN '{verdict}'"
+    for said, verdict in (
+        ("dropped", "dropped"),
+        ("expired", "expired"),
+        ("cancelled", "cancelled"),
+        ("dead", "dead_lettered"),
+    )
+)
+"""Verdicts by what the recipient says, of a message that its sender knows under another name."""
 # The first row of a message is that of the member that has it.
 ROWS: Final = f"""
 CREATE TEMP TABLE given AS
-SELECT rowid AS row, processed_at,
+SELECT rowid AS row,
        row_number() OVER (PARTITION BY sender, id
                           ORDER BY {ARRIVED} AND {SENT} DESC, {ARRIVED} DESC,
                                    (sender, recipient) IN temp.pools, rowid) AS place,
-       count(*) OVER one AS rows, count(processed_at) OVER one AS effects,
+       count(processed_at) OVER one AS effects,
        sum({ARRIVED}) OVER one AS arrivals, max({SENT}) OVER one AS known
-  FROM messages WHERE sender IN (SELECT sender FROM temp.pools)
+  FROM messages
+ WHERE (sender, id) IN (SELECT sender, id FROM messages
+                         WHERE {PRUNABLE} AND sender IN (SELECT sender FROM temp.pools)
+                         GROUP BY sender, id HAVING count(*) > 1)
 WINDOW one AS (PARTITION BY sender, id)
 """
-JUDGE: Final = """
+JUDGE: Final = f"""
 UPDATE messages SET verdict = CASE WHEN effects > 1 THEN 'double_processed'
                                    WHEN arrivals > 1 THEN 'duplicated'
-                                   WHEN verdict = 'orphan' AND known
-                                   THEN iif(given.processed_at, 'delivered_once', 'in_flight')
-                                   ELSE verdict END
-  FROM temp.given WHERE rows > 1 AND place = 1 AND row = messages.rowid
+                                   WHEN verdict <> 'orphan' OR NOT known THEN verdict
+                                   WHEN effects THEN 'delivered_once' {ENDED}
+                                   ELSE 'in_flight' END
+  FROM temp.given WHERE place = 1 AND row = messages.rowid
 """
 JOIN: Final = "DELETE FROM messages WHERE rowid IN (SELECT row FROM temp.given WHERE place > 1)"
 WAIT: Final = """
@@ -54,7 +67,8 @@ def judge(con: apsw.Connection, readings: Iterable[Reading]) -> None:
     """
     Join the rows of each message that was sent to a pool, and tell which ones wait for a member.
 
-    Senders with several files are left alone: two of their messages may have one chosen id.
+    Ids that a sender chose are left alone, and senders with several files: two messages may have
+    one id.
     """
     found = list(_pools(readings))
     if not found:
