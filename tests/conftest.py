@@ -30,7 +30,7 @@ COPIED = {
 }  # fmt: skip
 """Folders whose tests copy a ready-made file where they create one."""
 CREATING = {
-    "test_commit_counts.py", "test_directory.py", "test_ready_made.py", "test_refusals.py",
+    "test_commit_counts.py", "test_directory.py", "test_refusals.py",
     "test_schema.py", "test_strangers.py",
 }  # fmt: skip
 """Modules of these folders whose tests create files as users do."""

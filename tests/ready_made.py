@@ -1,5 +1,5 @@
 """
-Copy new files instead of creating them by SQL, which takes longer than most tests.
+Write new files instead of having SQLite copy them, which takes longer than some tests.
 
 The tests of files, of their schema and of the docs create theirs as users do.
 """

@@ -563,7 +563,8 @@ class Database:
         identity.check_owner(tx, self._expected_agent, migrated=self._migrated)
 
     def _enable_wal(self, con: apsw.Connection) -> None:
-        if con.pragma("page_count") == 0:
+        is_new = con.pragma("page_count") == 0
+        if is_new:
             con.pragma("auto_vacuum", 2)
         enable_wal(
             con,
@@ -571,6 +572,10 @@ class Database:
             checkpoint_pages=0 if self._is_replicated() else self._settings.tuning.checkpoint_pages,
             patience=self.busy_handler,
         )
+        if is_new:
+            from onceward.file import image  # noqa: PLC0415 - not before a new file
+
+            image.copy_tables(con, self._create)
 
     def _prepare(self, con: apsw.Connection) -> None:
         con.execute("BEGIN IMMEDIATE")
@@ -588,6 +593,13 @@ class Database:
             raise
         if self.durability == "fast":
             con.pragma("synchronous", "normal")
+
+    @classmethod
+    def _create(cls, tx: StoreTransaction) -> None:
+        """Create all tables in an empty file."""
+        tx.rows(f"{MARK} = {cls.application_id}")
+        for step in migrations.migrations():
+            migrations.apply(tx, step, tx.now)
 
     def _migrate(self, tx: StoreTransaction) -> None:
         if self._migrated:  # migrations are never undone

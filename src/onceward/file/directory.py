@@ -131,10 +131,15 @@ class DirectoryDatabase(Database):
         msg = f"{self.path} is not a home's directory: another file has its name; rename that file"
         raise SchemaMismatch(msg)
 
+    @classmethod
+    def _create(cls, tx: StoreTransaction) -> None:
+        tx.rows(f"{MARK} = {APPLICATION_ID}")
+        tx.rows((migrations.folder() / "directory.sql").read_text(encoding="utf-8"))
+        tx.run(INSERT, (VERSION, tx.now))
+
     def _migrate(self, tx: StoreTransaction) -> None:
         if not tx.rows(TABLES)[0][0]:
-            tx.rows((migrations.folder() / "directory.sql").read_text(encoding="utf-8"))
-            tx.run(INSERT, (VERSION, tx.now))
+            self._create(tx)
 
     def _identify(self, tx: StoreTransaction) -> None:
         self.durability = "safe"

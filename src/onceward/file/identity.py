@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from onceward.errors import StoreUnusable, TakenOver, WrongAgent
-from onceward.file import file_checks
-from onceward.file.migrations import is_agents
+from onceward.file import file_checks, migrations
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, MonotonicFileClock, iso
 from onceward.message.error_text import Hint
@@ -175,7 +174,7 @@ def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> 
         StoreUnusable: the file does not belong to an agent yet, and no name was given.
 
     """
-    owner = tx.rows(IDENTITY) if migrated or is_agents(tx.rows) else []
+    owner = tx.rows(IDENTITY) if migrated or migrations.is_agents(tx.rows) else []
     if owner:
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:
@@ -195,6 +194,7 @@ def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Id
     if not found:
         given = (settings.max_pending, settings.max_inbox, settings.max_body)
         tx.run(INSERT, (wanted, new_token(), settings.durability, *given, tx.now))
+        migrations.stamp(tx, tx.now)
         found = tx.rows(IDENTITY)
     [(agent, file_id, stored, boot)] = found
     refuse_other(agent, wanted)

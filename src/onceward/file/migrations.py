@@ -26,6 +26,8 @@ APPLIED: Final = "SELECT version, name, digest FROM _onceward_migrations ORDER B
 RECORD: Final = (
     "INSERT INTO _onceward_migrations (version, name, digest, applied_at) VALUES (?, ?, ?, ?)"
 )
+# The time of an image is 0: its tables were copied into the file.
+STAMP: Final = "UPDATE _onceward_migrations SET applied_at = ? WHERE applied_at = 0"
 SHAPE: Final = "SELECT sql FROM sqlite_schema WHERE name = '_onceward_migrations'"
 TABLES: Final = "SELECT lower(name) FROM sqlite_schema"
 COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('_onceward_migrations')"
@@ -156,3 +158,8 @@ def apply(tx: SqlRunner, migration: Migration, now: Millis) -> None:
     tx.rows(migration.sql)
     made_of = sha256(migration.sql.encode()).digest()[:16]
     tx.rows(RECORD, (migration.version, migration.name, made_of, now))
+
+
+def stamp(tx: SqlRunner, now: Millis) -> None:
+    """Record when a file got tables that were copied into it."""
+    tx.rows(STAMP, (now,))

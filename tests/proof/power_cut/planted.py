@@ -30,7 +30,7 @@ from onceward.features.steps.steps import MessageSteps, StepCall
 from onceward.features.steps.stored import StepRecord
 from onceward.features.streams import stored as chunks
 from onceward.features.streams.output import MessageStreams
-from onceward.file import migrations
+from onceward.file import image, migrations
 from onceward.file.connection import connect
 from onceward.file.migrations import Migration
 from onceward.file.transaction import StoreTransaction
@@ -104,6 +104,17 @@ def _delete_journal() -> AbstractContextManager[object]:
         con.pragma("synchronous", "full" if full else "normal")
 
     return patch("onceward.file.database.enable_wal", harden)
+
+
+COPY: Final = image.copy_tables
+
+
+def _copied_unsynced() -> AbstractContextManager[object]:
+    def copy(con: apsw.Connection, create: image.CreateTables) -> None:
+        COPY(con, create)
+        con.pragma("synchronous", "normal")
+
+    return patch.object(image, "copy_tables", copy)
 
 
 def _nothing() -> AbstractContextManager[object]:
@@ -321,6 +332,7 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "said-early": _said_early,
     "unfenced-cancel": _unfenced_cancel,
     "arrivals-unsynced": _arrivals_unsynced,
+    "copied-unsynced": _copied_unsynced,
     "turn-late": _turn_late,
     "attach": _nothing,  # the pair looks for the name: see hand_over
 }

@@ -117,11 +117,12 @@ def test_safe_files_survive_two_deep(
         (Town(7, mutants=("half-at-once",)), {"HALF"}),
         (Town(7, mutants=("told-late",)), {"INVARIANT"}),
         (Town(7, mutants=("arrivals-unsynced",), brisk=True), {"LOST_EFFECT"}),
+        (Town(7, mutants=("copied-unsynced",)), {"LOST_ACK"}),
         (Town(7, mutants=("turn-late",), keyed=True), {"INVARIANT"}),
     ],
     ids=(
         *("fast", "weaker-receiver", "delete-journal", "attach", "effects-first"),
-        *("half", "half-at-once", "late", "arrivals-unsynced", "turn-late"),
+        *("half", "half-at-once", "late", "arrivals-unsynced", "copied-unsynced", "turn-late"),
     ),
 )
 def test_weak_profiles_are_found(
