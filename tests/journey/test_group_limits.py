@@ -128,6 +128,25 @@ def test_messages_that_wait_for_a_turn_are_handled_by_code_without_their_key(
     assert (["a1"], [2, 3]) == (called, sorted(more))
 
 
+def test_messages_that_wait_for_a_turn_go_to_runs_of_their_session(world: World) -> None:
+    """A release serves the sessions by runs, whose messages have no turns."""
+    agent, called = noting(key="body.tenant", concurrency=1)
+    box = world.open(agent)
+    for n in (1, 2):
+        box.session(f"s{n}").send("bob", Job(tenant="a", n=n))
+    box._dispatcher.run_due()
+    [worker] = box._workers
+    assert 1 == worker.run_due()
+    box.close()
+
+    later, more = Agent("bob"), list[int]()
+    later.runs("s*", debounce=0)(lambda run: more.append(run.messages[0].body["n"]))
+    world.open(later)
+    world.settle()
+
+    assert (["a1"], [2]) == (called, more)
+
+
 def listed(given: Job | list[Job]) -> list[Job]:
     """Return the jobs of a call, of which a batch handler gets several."""
     return given if isinstance(given, list) else [given]

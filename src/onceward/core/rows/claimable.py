@@ -58,6 +58,10 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_la
  {URGENT_FIRST}
  LIMIT ?
 """
+PARKED_OF_RUNS: Final = f"""
+SELECT lane_id FROM _onceward_lanes
+ WHERE head_seq IS NOT NULL AND due_at = {PARKED} AND NOT {ORDINARY}
+"""
 SUSPECTS: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank
   FROM _onceward_lanes INDEXED BY _onceward_lanes_suspects
@@ -201,6 +205,11 @@ def ready_kinds(
 def parked(read: Rows, limit: int) -> list[ReadyLane]:
     """Return the lanes that wait for the turn of their groups, the most urgent and oldest first."""
     return cast("list[ReadyLane]", read(PARKED_LANES, (limit,)))
+
+
+def parked_of_runs(tx: StoreTransaction) -> list[int]:
+    """Return the lanes of sessions with runs that wait for turns: runs know no groups."""
+    return [lane_id for (lane_id,) in tx.rows(PARKED_OF_RUNS)]
 
 
 def suspects(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:

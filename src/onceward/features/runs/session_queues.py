@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.rows import dead_letters, declarations, inbox, lanes, limits
+from onceward.core.rows import claimable, dead_letters, declarations, inbox, lanes, limits
 from onceward.core.rows.lanes import Lease, LeasedMessage
 from onceward.errors import InvalidArgument
 from onceward.file.transaction import Rows, StoreTransaction, bump
@@ -361,7 +361,8 @@ def register(
     """
     Serve sessions of a pattern by runs in all processes.
 
-    Workers and readers then skip their messages.
+    Workers and readers then skip their messages. Lanes that wait for turns of handlers with a key
+    wait no longer: runs have no key.
     """
     named = {
         name: getattr(policy, name)
@@ -376,6 +377,8 @@ def register(
             "allow_override_from": json.dumps(list(allow_override_from)),
         },
     )
+    if parked := claimable.parked_of_runs(tx):
+        lanes.free(tx, parked)
 
 
 def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage]:
