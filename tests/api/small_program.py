@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Postbox
+from onceward.api.features import FEATURES
 from onceward.ops.cli import main
 from onceward.testing import Controls, ManualClock
 
@@ -85,9 +86,12 @@ VIEWS = "SELECT name FROM sqlite_schema WHERE type = 'view' AND name <> 'oncewar
 
 
 def look(box: Postbox) -> None:
-    """Read every view of a file."""
+    """Read every view of a file, and make each attribute that a feature gives."""
     for (view,) in box.query(VIEWS):
         box.query(f"SELECT * FROM {view}")
+    for feature in FEATURES:
+        for name in feature.parts:
+            assert getattr(box, name) is not None
 
 
 def read(box: Postbox) -> Any:

@@ -9,14 +9,7 @@ from threading import Event
 from typing import Final
 
 from onceward.core.deliver import failures, parcels
-from onceward.core.deliver.carriers import (
-    BusyPeers,
-    Carriers,
-    Delivery,
-    InFlight,
-    Push,
-    Share,
-)
+from onceward.core.deliver.carriers import BusyPeers, Carriers, Delivery, InFlight, Push, Share
 from onceward.core.deliver.failures import DeliveryFailures
 from onceward.core.deliver.parcels import ParcelPacker, SettleOptions
 from onceward.core.deliver.transport import NotMade, Routes, Transport

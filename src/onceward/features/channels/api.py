@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from typing_extensions import TypeForm
 
@@ -577,4 +577,9 @@ def channels_of(opening: Opening) -> Channels:
     """Return the channels of an opening."""
     deps = opening.deps
     sender = ChannelSender(deps.db, deps.outbox, channel_tasks.of(opening))
-    return Channels(deps.db, sender, opening.consumer, opening.offers["find"])
+    return Channels(deps.db, sender, opening.consumer, partial(_find, opening))
+
+
+def _find(opening: Opening, **named: Any) -> Page:
+    """Find messages by the feature of history, if it is there."""
+    return cast("Page", opening.offers["find"](**named))
