@@ -137,8 +137,8 @@ def _found(paths: list[Path], reading: Callable[[Path], Any]) -> list[str]:
         for path in paths:
             with suppress(OncewardError, apsw.Error):
                 reader = stack.enter_context(reading(path))
-                [(agent,)] = reader.rows("SELECT agent FROM onceward_file")
-                files.append(Left(path.name, agent, reader.rows))
+                for (agent,) in reader.rows("SELECT agent FROM onceward_file"):
+                    files.append(Left(path.name, agent, reader.rows))
         found = [(file, broken) for file in files for broken in invariants.check(file, rules())]
         for one, other in _pairs(files):
             found += [(one, broken) for broken in invariants.check_pair(one, other)]

@@ -122,10 +122,8 @@ def _reading(path: Path) -> Iterator[apsw.Connection]:
 def _info(con: apsw.Connection, path: Path) -> CopyInfo:
     if not migrations.is_agents(lambda sql, values: con.execute(sql, values).fetchall()):
         raise StoreUnusable(f"{path} is not an agent's file: give the path of one")
-    rows = con.execute(INFO).fetchall()
-    if not rows:
-        raise StoreUnusable(f"{path}: the file does not belong to an agent yet")
-    return CopyInfo(*rows[0])  # type: ignore[arg-type]  # columns of INFO
+    [row] = con.execute(INFO).fetchall()
+    return CopyInfo(*row)  # type: ignore[arg-type]  # columns of INFO
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -42,6 +42,9 @@ SELECT 1
 """
 
 
+OWNED: Final = "SELECT 1 FROM _onceward_file_info"
+
+
 class SqlRunner(Protocol):
     """The part of a transaction that a migration needs."""
 
@@ -73,8 +76,12 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def is_agents(read: Callable[[str, Any], list[tuple[Any, ...]]]) -> bool:
-    """Return whether a file is an agent's: it has our tables, whichever mark its header has."""
-    return bool(read(EXISTS, None))
+    """
+    Return whether a file is an agent's: it has our tables and an owner, whichever mark it has.
+
+    One whose creation was interrupted may have the tables alone.
+    """
+    return bool(read(EXISTS, None)) and bool(read(OWNED, None))
 
 
 def pending(tx: SqlRunner, known: tuple[Migration, ...] | None = None) -> tuple[Migration, ...]:
