@@ -50,7 +50,7 @@ def copy_tables(con: apsw.Connection, create: CreateTables) -> None:
                     copy.step()
     finally:
         made.close()
-        con.pragma("synchronous", "full")
+    con.pragma("synchronous", "full")  # after an error the connection is closed
 
 
 def _format(con: apsw.Connection) -> tuple[int, int]:
