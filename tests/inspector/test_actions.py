@@ -256,7 +256,7 @@ def test_the_form_has_a_field_for_each_of_the_expected_answer(
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"field:cents": "7"}, "by: the reply must have a value there"),
+        ({"field:cents": "7"}, "by: a value is required"),
         ({"field:by": "Ada", "field:cents": "much"}, "cents is &#39;much&#39;, and must be"),
         ({"field:by": "Ada", "field:cents": "7", "field:rate": "nan"}, "rate is &#39;nan&#39;"),
         ({"field:by": "Ada", "field:cents": "7", "field:colour": '"green"'}, "one of"),
@@ -532,6 +532,24 @@ def test_a_schedule_is_added_and_edited_in_a_form(
         assert '{"n": 1}' == shop.query(
             "SELECT body FROM onceward_schedules WHERE name = 'monthly'"
         )[0][0].replace(":1", ": 1")
+
+
+def test_a_form_whose_choices_are_left_empty_adds_a_schedule(
+    writer: TestClient, home: Home
+) -> None:
+    """A browser sends empty fields, too; without a name nothing is added, and the page says so."""
+    new = "/agents/shop/act/add-schedule"
+    names = ("name", "cron", "every", "timezone", "to", "type", "body", "missed", "overlap")
+    form = fields(writer, new) | {f"field:{name}": "" for name in names}
+    unnamed = writer.post(new, data=form | {"field:every": "1h"}).text
+    added = writer.post(new, data=form | {"field:name": "hourly", "field:every": "1h"}).text
+    with box(home, "shop") as shop:
+        found = shop.schedules.get("hourly")
+
+    assert "not done: name: a value is required" in unnamed
+    assert "Add a schedule: added; its next dates: " in added
+    assert found is not None
+    assert ("one", "queue", "shop") == (found.missed, found.overlap, found.recipient)
 
 
 def test_a_handler_is_limited_and_a_type_paused_in_forms(

@@ -96,7 +96,7 @@ def reply_of(fields: tuple[ReplyField, ...], given: Mapping[str, str]) -> dict[s
         if each.required and each.kind != "boolean" and each.name not in given
     ]
     if missing:
-        raise InvalidMessage(f"{', '.join(missing)}: the reply must have a value there")
+        raise InvalidMessage(f"{', '.join(missing)}: a value is required")
     return {
         each.name: each.value(given.get(each.name, ""))
         for each in fields

@@ -218,8 +218,9 @@ def _expected(site: Site, key: str, action: Action, given: Given) -> tuple[Reply
 
 
 def _reply(site: Site, key: str, action: Action, given: Given, form: QueryParams) -> Any:
-    """Return the answer from the fields of a form."""
-    filled = {name.removeprefix(FIELD): form[name] for name in form if name.startswith(FIELD)}
+    """Return the answer from the fields of a form; a browser also sends those that are empty."""
+    named = {name.removeprefix(FIELD): form[name] for name in form if name.startswith(FIELD)}
+    filled = {name: text for name, text in named.items() if text}
     return reply_of(_expected(site, key, action, given), filled)
 
 
