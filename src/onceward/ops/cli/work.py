@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from onceward import Agent, Postbox
+from onceward.file.open_files import share_heaps
 from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.file_word import is_file
 from onceward.ops.cli.listening import LISTENING, Listening
@@ -82,6 +83,7 @@ def work(
         raise Usage("--processes must be at least 1")
     if reload:
         return run_again_when_changed(sys.argv[1:])
+    share_heaps()
     agents = named_agents(targets)
     if file is not None and len(agents) > 1:
         raise Usage(f"{file} is one agent's file, and {len(agents)} are named: omit the file")
