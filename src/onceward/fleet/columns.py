@@ -22,7 +22,7 @@ STATS: Final = "onceward_stats"
 NUMBERS: Final = frozenset(
     {"attempt", "attempts", "bound", "bytes", "cap", "chunks", "debounce_for", "dropped"}
     | {"failures", "in_doubt", "in_flight", "inject", "kept", "last", "leased", "members"}
-    | {"messages", "position", "waiting"}
+    | {"messages", "position", "takes", "waiting"}
 )
 """Computed columns of the other views that are numbers; the rest of the computed ones is text."""
 DECLARED: Final[Mapping[str, Kind]] = {"INTEGER": "bigint", "REAL": "double"}
