@@ -414,6 +414,41 @@ def test_a_fork_waits_for_a_thread_that_builds_a_model(tmp_path: Path) -> None:
     assert ("True\n2\n3\n", "") == (done.stdout, done.stderr)
 
 
+IMPORTS = """
+import os, signal, sys, threading, warnings
+from onceward import Postbox
+
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+begun = threading.Event()
+box = Postbox(sys.argv[1] + "/a.db", agent="a", start=False)
+thread = threading.Thread(target=__import__, args=["slow"])
+thread.start()
+begun.wait()
+if os.fork() == 0:
+    signal.alarm(20)
+    import slow
+    os._exit(slow.VALUE)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+thread.join()
+box.close()
+"""
+SLOW = """
+import sys, time
+
+sys.modules["__main__"].begun.set()
+time.sleep(0.3)
+VALUE = 7
+"""
+
+
+def test_a_fork_waits_for_a_thread_that_imports(tmp_path: Path) -> None:
+    """The lock of the module would stay taken in the child, which imports it, too."""
+    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
+    done = run([*PYTHON, "-c", IMPORTS, tmp_path], check=False)
+    assert ("7\n", "") == (done.stdout, done.stderr)
+
+
 OUTLIVES = """
 import os, sys
 from onceward import Postbox

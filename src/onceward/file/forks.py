@@ -7,13 +7,15 @@ it runs other code; then it may open files as any process. Two kinds of connecti
 A write transaction would be rolled back in memory that the parent shares: its file cannot be opened
 in the child. And a thread that the child lacks may be inside SQLite, with mutexes that stay locked:
 such a child can open no file. Both are rare, because threads leave SQLite before a fork, for at
-most ``PATIENCE``.
+most ``PATIENCE``. A fork waits as long for a thread that imports a module, or builds a model of
+pydantic: the child would wait for that thread when it uses the module.
 
 Nothing here runs while a program does not fork.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -178,8 +180,15 @@ def _wait() -> None:
     deadline, later = monotonic() + PATIENCE, _after.setdefault(get_ident(), [])
     for hold in (_hold_builds, *_before):
         hold(deadline - PATIENCE / 5, later.append)
-    while not _is_quiet() and monotonic() < deadline:
+    while not (_is_quiet() and _imports_alone()) and monotonic() < deadline:
         time.sleep(LOOK)
+
+
+def _imports_alone() -> bool:
+    """Return whether no other thread imports a module, or this one does."""
+    modules: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
+    owners = {getattr(made(), "owner", None) for made in list(modules.values())} - {None}
+    return not owners or get_ident() in owners
 
 
 def _hold_builds(until: float, later: Later) -> None:

@@ -72,6 +72,7 @@ KEPT_LONGEST: Final = 4096
 Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 """Text of an attribute; SQL would cut it at a NUL."""
 INT32: Final = 2**31
+to_json(None)  # a child that is forked during a thread's first call waits for that thread forever
 
 
 class Frame(BaseModel):

@@ -57,6 +57,7 @@ class Question(BaseModel):
     """Sender and recipient of answered parcels, and the length of each answer."""
 
 
+to_json(Question(process="", hold=0, agents=[]))  # as in ``message.frame``
 Answers = Sequence[tuple[tuple[str, str], bytes]]
 """Answers by the sender and the recipient of their parcels."""
 
