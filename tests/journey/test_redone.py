@@ -61,11 +61,14 @@ def agent_of(handler: Callable[..., object]) -> Agent:
     return agent
 
 
-def redone(world: World, billing: Agent, jobs: int = 1, *, waits: float = 0.0) -> list[str]:
+def redone(
+    world: World, billing: Agent, jobs: int = 1, *, waits: float = 0.0, known: Job | None = None
+) -> list[str]:
     """
     Handle jobs, restore the file to before their arrival, and handle them again.
 
-    Return the ids of all messages of ``billing`` and its handlers, in order.
+    The restored file has the job *known*, as far as it was handled without waiting. Return the ids
+    of all messages of ``billing`` and its handlers, in order.
     """
     world.open(billing).peers.add("shop", "wire:shop")
     world.open(counting("ledger")).agents.subscribe("jobs")
@@ -75,6 +78,9 @@ def redone(world: World, billing: Agent, jobs: int = 1, *, waits: float = 0.0) -
         world.boxes["billing"].peers.add("ledger", "wire:ledger")
     world.boxes["ledger"].peers.add("billing", "wire:billing")
     world.boxes["ledger"].peers.add("shop", "wire:shop")
+    if known is not None:
+        shop.send("billing", known)
+        world.settle()
     world.shut()
     world.keep_copy("billing")
     shop, *_ = world.reopen("shop", "billing", "ledger")
@@ -126,6 +132,23 @@ def test_replies_of_a_batch_are_sent_once(world: World) -> None:
     assert [10, 100] == effects(world, "ledger")
 
 
+def test_what_follows_from_one_message_of_a_batch_is_sent_once(world: World) -> None:
+    """After the restore the messages come in another batch: together with a new one."""
+    billing = Agent("billing")
+    sizes = list[int]()
+
+    @billing.on(Job, batch=3)
+    def work(jobs: list[Job], ctx: BatchContext) -> None:
+        sizes.append(len(jobs))
+        for message, job in zip(ctx.messages, jobs, strict=True):
+            ctx.send(message, "ledger", job)
+
+    redone(world, billing, jobs=2, waits=1.0)
+
+    assert [2, 3] == sizes
+    assert [0, 10, 100] == effects(world, "ledger")
+
+
 def test_requests_of_a_handler_are_made_once(world: World) -> None:
     """A handler that asks again after a restore gets the answer to the same request."""
 
@@ -151,6 +174,38 @@ def test_a_run_sends_once(world: World) -> None:
     redone(world, billing)
 
     assert [1, 3, 2, 1, 3, 2] == effects(world, "ledger")
+
+
+def test_a_run_after_a_failed_one_sends_once(world: World) -> None:
+    """The restored file knows the failed run, and makes the next one again."""
+    billing = Agent("billing")
+
+    @billing.runs("*", attempts=3)
+    def work(run: Run) -> None:
+        if run.previous is None:
+            raise ValueError("the first run fails")
+        run.send("ledger", Job(n=1))
+
+    redone(world, billing, jobs=0, waits=60.0, known=Job(n=7))
+
+    assert [1, 1] == effects(world, "ledger")  # one of the job 7, one of the job 100
+
+
+def test_a_run_that_goes_on_after_a_checkpoint_sends_once(world: World) -> None:
+    """What it sends is not what the failed run sent before the checkpoint."""
+    billing = Agent("billing")
+
+    @billing.runs("*", attempts=3)
+    def work(run: Run) -> None:
+        if run.previous is None:
+            run.send("ledger", Job(n=1))
+            run.checkpoint({"sent": 1})
+            raise ValueError("the first run fails")
+        run.send("ledger", Job(n=2))
+
+    redone(world, billing, jobs=0, waits=60.0, known=Job(n=7))
+
+    assert [1, 2, 1, 2] == effects(world, "ledger")  # of the job 7, then of the job 100
 
 
 def test_a_message_that_was_handled_late_is_sent_under_new_ids(world: World) -> None:

@@ -89,6 +89,19 @@ class BatchContext(CallParts):
         self._rejected.pop(key, None)
         self._retried[key] = delay
 
+    def send(
+        self, message: Message[Any], to: str, body: object, **options: Unpack[SendOptions]
+    ) -> str:
+        """
+        Send what follows from one message, with its processed mark; return the id.
+
+        The id is derived from that message: handled again after a restore, in any batch, it is
+        the same. ``tx.send`` sends for all messages: the id is the same in a batch of the same
+        ones only.
+        """
+        context: Context = self._contexts[self._known(message)]
+        return context.send(to, body, **options)
+
     def reply(self, message: Message[Any], body: object, **options: Unpack[SendOptions]) -> str:
         """Answer the sender of one message, with its processed mark; return the reply's id."""
         context: Context = self._contexts[self._known(message)]
@@ -177,6 +190,7 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         return self._plain.postbox._face(self._off_loop)
 
     query = awaitable(CallParts.query)
+    send = awaitable(BatchContext.send)
     reply = awaitable(BatchContext.reply)
 
     @overload

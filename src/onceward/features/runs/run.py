@@ -30,6 +30,7 @@ from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
 from onceward.file.transaction import StoreTransaction
 from onceward.message.arguments import checked
+from onceward.message.body import encode
 from onceward.message.handler_work import StoredStep
 from onceward.message.ids import RepeatableIds
 from onceward.message.options import (
@@ -311,13 +312,13 @@ class Run(RunFields[Message[Any]], CallParts):
         """
         The ids of what the run sends; None for new ones.
 
-        A later run with the same messages may go on after a checkpoint: it sends other messages.
+        A run that goes on after a checkpoint sends other messages than the one that made it.
         """
-        if self.previous is not None:
-            return None
         frames = [each.frame for each in self._started.messages]
         ids = self._outbox.composer.ids_of(frames, self._outbox.db.now())
-        return None if ids is None else ids.within("run")
+        partial = None if self.previous is None else self.previous.partial
+        place = ["run"] if partial is None else ["run", encode(partial).text]
+        return None if ids is None else ids.within(*place)
 
     @property
     def _hops(self) -> int:
