@@ -1,6 +1,7 @@
 """The types of the fleet's tables."""
 
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -8,7 +9,11 @@ from tests.fleet.planted import plant
 
 from onceward.fleet.columns import GIVEN, ON_REQUEST, tables, views
 
-STORED = {"text": {"string"}, "integer": {"bigint", "timestamp"}, "real": {"double"}}
+STORED: dict[Any, set[str]] = {
+    "text": {"string"},
+    "integer": {"bigint", "timestamp"},
+    "real": {"double"},
+}
 """Types of columns by that of a value."""
 
 

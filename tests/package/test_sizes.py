@@ -16,7 +16,7 @@ MEDIAN_LINES = 8
 BUDGET = {
     "file": 5_110,  # homes; files that sleep; a new file gets its tables by one copy
     "core": 11_256,  # bodies in files; limits set while they run; ids of restores, of keys
-    "features": 11_060,  # keys of stored bodies; lanes of other code; set limits; groups; status
+    "features": 11_068,  # keys of stored bodies; lanes of other code; set limits; groups; status
     "message": 4_232,  # wire versions; status of a message; final answers; versions of bodies
     "api": 2_625,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 4_898,  # wire versions; webhooks
