@@ -16,7 +16,7 @@ from onceward import Agent, Context, Drop, Postbox, Reject, Retry
 from onceward.core.accept import lost
 from onceward.core.send import internal
 from onceward.core.send.add import add_if_possible
-from onceward.errors import Conflict, RequestFailed
+from onceward.errors import Conflict, ParcelTooLarge, RequestFailed
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import FOUND, LOST
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.journey.conftest import World
+
+    from onceward.message.parcel import Parcel
 
 HOUR, DAY = 3_600.0, 86_400.0
 
@@ -112,14 +114,53 @@ def test_much_is_found_in_pages(
 
 def test_a_page_is_bounded_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that is larger than a page has one of its own, the others share pages."""
-    monkeypatch.setattr(lost, "PAGE_BYTES", 4_000)
+    monkeypatch.setattr(lost, "PAGE_BYTES", 8_000)
     shop = wired(world, Agent("ledger"))
     ids = [shop.send("ledger", "x" * size, type="text") for size in (900, 5_000, 300, 300, 900)]
     world.settle()
     shop = restored(world)
 
     assert ["sent"] * 5 == [shop.state(each) for each in ids]
-    assert 4 == asked_and_told(world).count(FOUND)
+    assert 3 == asked_and_told(world).count(FOUND)
+
+
+def test_a_page_that_is_refused_does_not_end_the_search(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message is larger than what the transport accepts; all others are found."""
+    monkeypatch.setattr(lost, "PAGE_BYTES", 8_000)
+
+    def refuse_large(parcel: Parcel) -> None:
+        if parcel.sender == "ledger" and any(len(each.text) > 9_000 for each in parcel.frames):
+            raise ParcelTooLarge("too large", limit=9_000)
+
+    shop = wired(world, Agent("ledger"))
+    ids = [shop.send("ledger", "x" * size, type="text") for size in (9, 9_999, 300, 5_000, 900)]
+    world.settle()
+    world.wire.on_push = refuse_large
+    shop = restored(world)
+
+    assert ["sent", "absent", "sent", "sent", "sent"] == [shop.state(each) for each in ids]
+    [refused] = world.boxes["ledger"].dead_letters.list()
+    assert "too_large" in refused.reason
+
+
+def test_pages_fit_where_bodies_are_small(world: World) -> None:
+    """Many messages with long reasons are found by a file whose largest body is small."""
+    ledger = Agent("ledger")
+
+    @ledger.on("text")
+    def refuse(_: str) -> None:
+        raise Reject("\1" * 900)
+
+    world.wired("shop", ledger, max_body=8_000)
+    shop = kept(world, "shop")
+    ids = [shop.send("ledger", "x" * 100, type="text") for _ in range(30)]
+    world.settle()
+    shop = restored(world)
+
+    assert ["failed"] * 30 == [shop.state(each) for each in ids]
+    assert [] == world.boxes["ledger"].dead_letters.list(origin="outbox")
 
 
 def test_what_is_a_dead_letter_here_stays_one(world: World) -> None:
@@ -147,7 +188,7 @@ def test_what_no_message_can_carry_is_left_out(world: World) -> None:
     """A message of more than half of the largest body is not found again, the others are."""
     shop = wired(world, Agent("ledger"))
     half = Settings().max_body // 2
-    bodies = ['"' * (half // 2 - 500), "x" * (half - 1_000), "x" * half, "x"]
+    bodies = ['"' * (half // 2 - 1_000), "x" * (half - 2_000), "x" * half, "x"]
     ids = [shop.send("ledger", body, type="text") for body in bodies]
     world.settle()
     shop = restored(world)

@@ -4,12 +4,15 @@ Find again what a restored file had sent, at the peers that have it.
 A peer that answers the greeting of a restored file is asked for the messages that came after the
 last one that the file knows. It sends them in pages, each with the outcomes of its messages, and
 the commit that stores a page asks for the next one. Questions and pages are ordinary messages: they
-go over every transport, come once, and go on after a restart. A message that is found again is
-stored as sent, with its outcome; a handler or a request that sends it again replaces it.
+go over every transport, come once, and go on after a restart. A message that is larger than a page
+has one of its own, after which nothing is asked for: a transport may refuse it as too large, which
+does not end the search. A message that is found again is stored as sent, with its outcome; a
+handler or a request that sends it again replaces it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -31,11 +34,17 @@ from onceward.message.vocabulary import FOUND, LOST, PRIORITIES
 PAGE: Final = 200
 """Maximum messages of a page."""
 PAGE_BYTES: Final = 256 << 10
-"""Maximum bytes of a page of several messages; one that is larger is alone in its page."""
+"""Maximum bytes of a page of several messages."""
 ESCAPED: Final = 2
 """A frame is JSON, so it takes at most this many times its bytes as text in JSON."""
+REASON: Final = 200
+"""Maximum characters of a reason in a page."""
+EACH: Final = 6 * REASON // ESCAPED
+"""Bytes of a page, before they are escaped, that are kept for the outcome of each message."""
 SCANNED: Final = 5_000
 """Maximum messages of all senders among which a page looks for those of its sender."""
+ToldMessage = tuple[str, ReceiptState, str | None]
+"""Frame, outcome and reason of a message."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -55,8 +64,7 @@ class FoundPage(BaseModel):
 
     after: Count
     upto: Count
-    sent: Annotated[list[tuple[str, ReceiptState, str | None]], Field(max_length=PAGE)]
-    """Frame, outcome and reason of each."""
+    sent: Annotated[list[ToldMessage], Field(max_length=PAGE)]
 
 
 B = TypeVar("B", LostQuestion, FoundPage)
@@ -71,13 +79,11 @@ def ask(tx: StoreTransaction, parcel: Parcel) -> None:
 
 
 def tell(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
-    """Answer a restored sender with a page of the messages that this file has from it."""
+    """Answer a restored sender with pages of the messages that this file has from it."""
     asked = _read(LostQuestion, frame)
-    if asked is not None:
-        page = _page(tx, sender, asked)
-        if page.sent or page.after < page.upto:
-            headers = _headers(frame.recipient, sender, FOUND, frame.id)
-            _send(tx, headers._replace(in_reply_to=frame.id), page)
+    for place, page in enumerate(() if asked is None else _pages(tx, sender, asked)):
+        headers = _headers(frame.recipient, sender, FOUND, f"{frame.id}:{place}")
+        _send(tx, headers._replace(in_reply_to=frame.id), page)
     return True
 
 
@@ -119,28 +125,40 @@ def _read(kind: type[B], frame: Frame) -> B | None:
         return None
 
 
-def _page(tx: StoreTransaction, sender: str, asked: LostQuestion) -> FoundPage:
-    """Return the next messages of a sender, and after which sequence the others are."""
+def _pages(tx: StoreTransaction, sender: str, asked: LostQuestion) -> Iterator[FoundPage]:
+    """Yield the next messages of a sender: a page of them, and one that is larger than a page."""
     after, upto = asked.after, asked.upto
     if upto is None:
         after, upto = arrived.seq_of(tx, sender, asked.known), arrived.newest(tx)
     last, listed = arrived.sizes_of(tx, sender, (after, upto), slice_=SCANNED, limit=PAGE)
-    most = min(identity.max_body(tx), asked.max_bytes) // ESCAPED
-    room = min(PAGE_BYTES // ESCAPED, most)
+    most = min(identity.max_body(tx), asked.max_bytes) // ESCAPED - EACH
+    room = full = min(PAGE_BYTES // ESCAPED, most)
     chosen: list[int] = []
+    alone: list[int] = []
     for seq, size in listed:
-        if size <= (room if chosen else most):
+        if size > most:
+            continue  # no message can carry it
+        if size <= room:
             chosen.append(seq)
-            room -= size
-        elif size <= most:
+            room -= size + EACH
+        elif size > full and not alone:
+            alone.append(seq)
+        else:
             last = seq - 1
             break
-    rows = arrived.outcomes_of(tx, sender, chosen)
-    told: list[tuple[str, ReceiptState, str | None]] = []
-    for text, *known in rows:
+    if chosen or last < upto:
+        yield FoundPage(after=last, upto=upto, sent=_told(tx, sender, chosen))
+    if alone:
+        yield FoundPage(after=upto, upto=upto, sent=_told(tx, sender, alone))
+
+
+def _told(tx: StoreTransaction, sender: str, seqs: list[int]) -> list[ToldMessage]:
+    """Return frame, outcome and reason of messages of a sender."""
+    told: list[ToldMessage] = []
+    for text, *known in arrived.outcomes_of(tx, sender, seqs):
         _, state, reason = received.present(*known)
-        told.append((text, state, reason))
-    return FoundPage(after=last, upto=upto, sent=told)
+        told.append((text, state, reason and reason[:REASON]))
+    return told
 
 
 def _store(tx: StoreTransaction, agent: str, peer: str, text: str) -> str | None:
