@@ -79,9 +79,9 @@ class Weather:
         )
 
     def with_restores(self) -> Weather:
-        """Return it with files that are restored often; ids repeat, and nothing is pruned."""
+        """Return it with files restored and taken over often; ids repeat, nothing is pruned."""
         others = {"restore": 0.0, "clone": 0.0, "clock_jump": 0.0, "replay": 0.0}
-        blows = self.blows | others | {"lose": 4.0}
+        blows = self.blows | others | {"lose": 4.0, "redo": 1.5, "take_over": 3.0}
         return replace(self, blows=blows, settings=self.settings | {"retention": 7 * DAY})
 
     @property

@@ -38,8 +38,8 @@ class Scene(Protocol):
         """Let others act."""
         ...
 
-    def awake(self, name: str) -> Process | None:
-        """Return a process of an agent that can take something in."""
+    def reached(self, name: str) -> Process | None:
+        """Return a process that takes a parcel for an agent."""
         ...
 
     def enter(self, process: Process, work: Callable[[], T]) -> T:
@@ -112,7 +112,7 @@ class Network:
     def hand_over(self, parcel: Parcel) -> Answer:
         """Give a parcel to a process of its recipient; raise Unreachable where none takes it."""
         world = self._world
-        process = world.awake(parcel.recipient)
+        process = world.reached(parcel.recipient)
         if process is None:
             raise _silence(NOBODY)
         if process.engines is not None and process.engines.may_take and len(parcel.frames) == 1:

@@ -77,6 +77,7 @@ def send_from(world: Simulation, process: Process, *, certain: bool = True) -> N
     ask_again(world, process)
     messages = [_message(world, process.agent) for _ in range(world.rng.choice((1, 1, 1, 2, 3)))]
     word, ids = _told(world, process, messages)
+    certain &= process not in world.clones  # its file may have been given up meanwhile
     for message, message_id in zip(messages, ids, strict=True):
         sent = message.sent
         sent.ordered &= certain

@@ -323,6 +323,48 @@ def _lose(world: Simulation) -> None:
         world.backups[name] = (path, world.copy(name, path))
 
 
+def _redo(world: Simulation) -> None:
+    """Restore a file to before it has handled messages, whose results have arrived."""
+    name = world.luck.choice(list(world.agents))
+    if any(busy.agent == name for busy in world.busy):
+        return
+    path = world.paths[name].with_suffix(f".{BACKUP}")
+    world.backups[name] = (path, world.copy(name, path))
+    for other in world.agents:
+        process = world.awake(other)
+        if process is not None:
+            send_from(world, process)
+    for work in (_carried, _handled, _carried):
+        for other in world.agents:
+            attempt(world, world.awake(other), lambda p, work=work: work(world, p))  # type: ignore[misc]
+    world.history.reached["restored to redo"] += world.restore(name, *world.backups[name])
+
+
+def _handled(_world: Simulation, process: Process) -> None:
+    for worker in process.workers:
+        process.handle(worker)
+
+
+def _take_over(world: Simulation) -> None:
+    """Go on with a backup on another machine, or let the one that was given up act."""
+    idle = [old for old in world.clones if old not in world.busy]
+    if not idle or not world.luck.randrange(4):
+        name = world.luck.choice(list(world.agents))
+        if name in world.backups and world.processes[name]:
+            again = any(old.agent == name for old in world.clones)
+            world.history.reached["taken over again" if again else "taken over"] += 1
+            world.take_over(name, *world.backups[name])
+        return
+    old = world.luck.choice(idle)
+    match world.luck.randrange(4):
+        case 0:
+            send_from(world, old, certain=False)
+        case 1:
+            attempt(world, old, lambda p: [p.handle(worker) for worker in p.workers])
+        case _:
+            attempt(world, old, lambda p: _carried(world, p))
+
+
 def _mislay(world: Simulation) -> None:
     """Remove the WAL under the only process of a file, whose next commit notices and repeats."""
     name = world.luck.choice(list(world.agents))
@@ -397,6 +439,8 @@ STEPS: Final[dict[str, Callable[[Simulation], None]]] = {
     "clock_jump": _clock_jump,
     "restore": _restore,
     "lose": _lose,
+    "redo": _redo,
+    "take_over": _take_over,
     "clone": _clone,
     "pause": _pause,
 }

@@ -17,7 +17,7 @@ from tests.proof.simulation.fault_plan import Weather
 from tests.proof.simulation.people import people
 from tests.proof.simulation.world import Simulation
 
-from onceward.core.accept import judge, own
+from onceward.core.accept import fencing, judge, own
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.accept.short_way import PlainArrival
@@ -186,7 +186,7 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     time_stands_still: ("never ends", 8),
     a_parcel_in_flight_is_forgotten: ("it would not: cancelled", 28),
     receipts_are_deleted_when_they_are_packed: ("never got it", 5),
-    effects_are_committed_before_their_claim: ("twice", 44),
+    effects_are_committed_before_their_claim: ("twice", 14),
     parcels_of_undone_sends_are_pushed: ("it would not: denied", 133),
     messages_to_oneself_are_stored_later: ("in one half", 7),
     messages_to_oneself_are_stored_later_than_sent: ("in one half", 45),
@@ -206,10 +206,9 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
     """Within a few worlds the story of a planted bug goes wrong, or breaks off."""
     said, likely = PLANTS[plant]
     plant(monkeypatch)
-    found = _first_wrong(likely)
+    found = _first_wrong(likely, said)
 
-    assert found, "no world showed it"
-    assert said in found
+    assert found, f"no world showed it: {said}"
 
 
 def a_greeting_is_lost(patch: pytest.MonkeyPatch) -> None:
@@ -223,9 +222,28 @@ def a_handler_sends_new_ids(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mint, "DERIVE", lambda ids, to, *of: real(ids.within(str(next(drawn))), to, *of))
 
 
-AFTER_RESTORES: dict[Plant, str] = {
-    a_greeting_is_lost: "has never stored it",
-    a_handler_sends_new_ids: "took effect twice",
+def an_ordinal_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Give all messages of a type that a handler sends to one recipient the id of the first."""
+    real = mint.DERIVE
+    patch.setattr(mint, "DERIVE", lambda ids, to, kind, *_: real(ids, to, kind, 0))
+
+
+def the_old_generation_is_accepted(patch: pytest.MonkeyPatch) -> None:
+    """Go on with a file after another machine has taken over its agent."""
+    real = fencing.refusal
+
+    def refusal(tx: Any, *of: Any) -> Any:
+        answer = real(tx, *of)
+        return None if answer is not None and answer.verdict == "superseded" else answer
+
+    patch.setattr(fencing, "refusal", refusal)
+
+
+AFTER_RESTORES: dict[Plant, tuple[str, int]] = {
+    a_greeting_is_lost: ("has never stored it", 0),
+    a_handler_sends_new_ids: ("took effect twice", 3),
+    an_ordinal_is_forgotten: ("took effect twice", 0),
+    the_old_generation_is_accepted: ("the file that was given up goes on", 1),
 }
 
 
@@ -234,21 +252,22 @@ def test_a_planted_bug_is_found_after_restores(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that was restored neither tells its peers nor repeats its ids."""
+    said, likely = AFTER_RESTORES[plant]
     plant(monkeypatch)
-    found = _first_wrong(0, restores=True)
+    found = _first_wrong(likely, said, restores=True)
 
-    assert found, "no world showed it"
-    assert AFTER_RESTORES[plant] in found
+    assert found, f"no world showed it: {said}"
 
 
-def _first_wrong(likely: int, *, restores: bool = False) -> str:
+def _first_wrong(likely: int, said: str, *, restores: bool = False) -> str:
+    """Return what the first world that shows a bug tells; other harm of it does not count."""
     for seed in (likely, *range(ENOUGH)):
         try:
-            told = tell(seed, restores=restores)
+            found = "\n".join(tell(seed, restores=restores).wrong)
         except Exception as error:  # noqa: BLE001 - an engine that falls over has been found out too
-            return repr(error)
-        if told.wrong:
-            return "\n".join(told.wrong)
+            found = repr(error)
+        if found and said in found:
+            return found
     return ""
 
 

@@ -21,6 +21,7 @@ from tests.proof.simulation.campaign import (
 from onceward.message.handler_options import HandlerOptions, handler_rules
 
 WORLDS = size(2_000, 150, "ONCEWARD_WORLDS")
+REPLACED = ("restored", "restored again", "restored to redo", "taken over", "taken over again")
 FOUND = (100860, 20261121000471)
 """
 A rollback at the moment of a new epoch.
@@ -90,7 +91,7 @@ def test_worlds_with_restores() -> None:
     reached = sum((each.reached for each in told), Counter[str]())
 
     assert {} == {each.seed: each.wrong for each in told if each.wrong}
-    assert all(reached[what] for what in ("restored", "restored again"))
+    assert all(reached[what] for what in REPLACED)
 
 
 @pytest.mark.timeout(1800)

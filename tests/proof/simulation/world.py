@@ -22,7 +22,9 @@ from tests.proof.simulation.thinking import Thinking
 
 from onceward.api.agent import Agent
 from onceward.errors import OncewardError
+from onceward.file.backup import Takeovers, read_takeovers, stamp
 from onceward.file.environment import load_settings
+from onceward.message.parcel import Takeover
 from onceward.message.times import Span
 from onceward.testing.clock import ManualClock
 
@@ -86,7 +88,7 @@ class Simulation:
         self.mint = Mint(self.rng, self.clocks, self.history.minted)
         self.processes: dict[str, list[Process]] = {name: [] for name in self.agents}
         self.clones: list[Process] = []
-        """Processes on copies of an agent's file, which act as that agent."""
+        """Processes on other files of an agent, which act as that agent: copies, and old ones."""
         self._stack: list[Process] = []
         self.backups: dict[str, tuple[Path, int]] = {}
         """The last backup of a file, and the place in the story that it holds."""
@@ -121,6 +123,7 @@ class Simulation:
                 process.box.peers.add(other, f"{SCHEME}:{other}")
         process.close()
         _founded[kind] = self.paths[name].read_bytes()
+        Path(f"{self.paths[name]}-run").unlink(missing_ok=True)  # as where a copy is used
 
     def _process(self, name: str, path: Path, rng: random.Random) -> Process:
         return Process(
@@ -267,6 +270,13 @@ class Simulation:
 
     # -- accidents ----------------------------------------------------------------------------
 
+    def reached(self, name: str) -> Process | None:
+        """Return a process that takes a parcel for an agent: at times one of a machine given up."""
+        old = [each for each in self.clones if each.agent == name and each not in self._stack]
+        if self.weather.blows and self.restores and old and self.luck.randrange(2):
+            return self.luck.choice(old)
+        return self.awake(name)
+
     def kill(self, process: Process) -> None:
         """Kill a process between two steps."""
         self.note("killed", process.agent)
@@ -288,9 +298,22 @@ class Simulation:
             place,
             remembers=self.weather.remembers and (self.restores or self._greeting is not None),
         )
+        before = read_takeovers(self.paths[name])
         disks.replace(self.paths[name], backup)
+        stamp(self.paths[name], kept(read_takeovers(backup), before))
         self.note("restored", name, place)
         return True
+
+    def take_over(self, name: str, backup: Path, place: int) -> None:
+        """Go on with an agent's backup elsewhere; its processes go on, too, with the old file."""
+        self.history.rolled_back(name, place, remembers=self.weather.remembers)
+        self.clones += self.processes[name]
+        self.processes[name] = []
+        self.paths[name] = self.paths[name].with_name(f"{name}-{place}-{self.place()}.db")
+        self.history.files[name].path = self.paths[name]
+        disks.replace(self.paths[name], backup)
+        stamp(self.paths[name], taken_over(read_takeovers(backup), at=self.place()))
+        self.note("taken over", name, place)
 
     def place(self) -> int:
         """Return the next place in the story."""
@@ -302,6 +325,7 @@ class Simulation:
         """End all accidents and run until nothing waits; what still waits is wrong."""
         self.weather = Weather(processes=self.weather.processes, settings=self.weather.settings)
         self.network.cut.clear()
+        given_up, self.clones = (self.clones, []) if self.restores else ([], self.clones)
         while self.clones:
             self.kill(self.clones[-1])
         self._round()
@@ -314,11 +338,28 @@ class Simulation:
             if self.history.wrong or not waits:
                 break
             self.pass_time(PAUSE)
+        for process in given_up:
+            self._try_again(process)
         if not self.history.wrong:
             self.history.wrong += [f"it never ends: {row}" for row in waits]
             self.history.judge()
             if self.thinking is not None:
                 self.thinking.judge()
+
+    def _try_again(self, process: Process) -> None:
+        """Let a machine that was given up send to another one: it must be stopped by that."""
+        self.clones.append(process)
+        other = next(each for each in self.agents if each != process.agent)
+        with suppress(OncewardError, Died):  # a full outbox
+            late = f"late-{self.place()}"
+            self.enter(process, lambda: process.box.send(other, GREETING, message_id=late))
+        for _ in range(ROUNDS):
+            if process.over or process.box.file.health().paused:
+                return
+            with suppress(OncewardError, Died):
+                self.enter(process, process.work_off)
+            self.pass_time(PAUSE)
+        self.history.wrong.append(f"{process.agent}: the file that was given up goes on")
 
     def _greet(self, name: str) -> None:
         """Send from one agent to all others: a rolled-back file is noticed at the next contact."""
@@ -383,3 +424,15 @@ class Simulation:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def kept(backup: Takeovers, old: Takeovers) -> Takeovers:
+    """Return the takeovers of a restored file, as the command ``restore`` keeps them."""
+    own, ended = (max(filter(None, pair), default=None) for pair in zip(backup, old, strict=True))
+    return Takeovers(own, ended)
+
+
+def taken_over(backup: Takeovers, *, at: int) -> Takeovers:
+    """Return the takeover after that of the backup; the new machine knows no other one."""
+    number = 0 if backup.own is None else Takeover.parse(backup.own).number
+    return Takeovers(Takeover(number + 1, at, "machine").text)
