@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from tests.journey.counted import Job, counting, effects
 
 from onceward import Tuning
+from onceward.errors import Unreachable
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
+
+    from onceward.message.parcel import Parcel
 
 
 def test_a_sender_is_restored_while_it_sends_again(world: World) -> None:
@@ -39,3 +42,52 @@ def test_a_sender_is_restored_while_it_sends_again(world: World) -> None:
     world.wait(3600)
 
     assert ([1], [1, 2, 3]) == (between, effects(world))
+
+
+def test_a_sender_is_restored_after_two_restores_of_its_recipient(world: World) -> None:
+    """The last epoch began in one that the sender's copy does not know: all of it is sent again."""
+    tuning = Tuning(parcel_max_messages=1)
+    shop, _ = world.wired("shop", counting(), tuning=tuning)
+    world.shut()
+    world.keep_copy("billing")
+    shop, _ = world.reopen("shop", "billing")
+    for n in (1, 2, 3, 4):
+        shop.send("billing", Job(n=n))
+        world.settle()
+    world.shut()
+    world.keep_copy("shop")
+    world.restore("billing")
+    sent_again(world, 1)
+    world.shut()
+    world.keep_copy("billing")
+    sent_again(world, 2)
+    world.shut()
+    world.restore("billing")
+    sent_again(world, 2)
+    between = effects(world)
+    world.wire.on_push = lambda _: None
+    world.shut()
+    world.restore("shop")
+    world.reopen("shop", "billing")
+    world.settle()
+    world.wait(3600)
+    world.wait(3600)
+
+    assert ([1, 2], [1, 2, 3, 4]) == (between, effects(world))
+
+
+def sent_again(world: World, until: int) -> None:
+    """Open both files, and let jobs arrive until so many are there; the next ones do not."""
+    world.reopen("shop", "billing")
+
+    def end(parcel: Parcel) -> None:
+        if (
+            parcel.frames
+            and world.boxes["billing"]._db.read("SELECT count(*) FROM onceward_inbox")[0][0]
+            >= until
+        ):
+            raise Unreachable("down")
+
+    world.wire.on_push = end
+    world.settle()
+    world.wait(3600)

@@ -21,14 +21,19 @@ def judge_fork(held: PeerLease, answer: Answer) -> Fork:
     had = stands
     if own:
         base = None if epoch == held.epoch else answer.base_position
-        had = settled if base is None else _had_before(held, *base, settled)
+        had = settled if base is None else _had_before(held, *base)
     in_doubt = own or bool(epoch and not stands)
     return Fork(epoch, number, own, in_doubt, lacks_after=None if own and had >= settled else had)
 
 
-def _had_before(held: PeerLease, epoch: str, number: int, settled: int) -> int:
-    """Return the last parcel of this file that a peer had at the base of a newer epoch."""
+def _had_before(held: PeerLease, epoch: str, number: int) -> int:
+    """
+    Return the last parcel of this file that a peer had at the base of a newer epoch.
+
+    It is 0 if that epoch builds on one that this file does not know, either: then the peer was put
+    back more than once, and what it had in between is not known. It drops what it has by the ids.
+    """
     generation = generation_of(epoch)
-    if generation > held.generation:  # it builds on one that this file does not know, either
-        return settled
+    if generation > held.generation:
+        return 0
     return held.ordinal_of(epoch, number) or generation << 32
