@@ -8,6 +8,8 @@ new: all jobs are done nevertheless, and take effect once.
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 
 LOSSES = size(8, 2, "ONCEWARD_LOST_DISKS")
+KILLED = size(8, 2)
 SEED = proof_seed()
 WITHIN = 30.0
 """Seconds within which all jobs are done after a restore; idle machines take about two."""
@@ -57,6 +60,22 @@ def work(job: dict, ctx: Context) -> None:
 
 with opened(folder, agent, way):
     Event().wait()
+"""
+RESTORE = """
+import os, signal, sys
+from itertools import count
+from onceward.ops.cli import main
+
+path, backup, at = sys.argv[1:]
+STEPS = frozenset({"os.link", "os.remove", "os.rename", "os.truncate"})
+steps = count()
+
+def kill(event, _):
+    if event in STEPS and next(steps) == int(at):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(kill)
+sys.exit(main(["restore", path, backup]))
 """
 MISTAKES = {
     "the file is not known as restored": """
@@ -174,8 +193,23 @@ def lose(path: Path, backup: Path) -> None:
     backup.rename(path)
 
 
-def trial(folder: Path, way: str, lost: str, losses: int, mistake: str = "") -> list[str]:
-    """Lose the disk of one agent under traffic, several times; return what is wrong."""
+def restored_by_command(path: Path, backup: Path, at: int) -> bool:
+    """Run the command that restores a file, killed before its step *at*; return if it was."""
+    words = [*PYTHON, "-c", RESTORE, path, backup, str(at)]
+    ended = subprocess.run(words, check=False, capture_output=True)
+    assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr.decode()
+    return ended.returncode != 0
+
+
+def trial(
+    folder: Path, way: str, lost: str, losses: int, mistake: str = "", *, killed: bool = False
+) -> list[str]:
+    """
+    Lose the disk of one agent under traffic, several times; return what is wrong.
+
+    With *killed* the command that restores it is killed at some of its steps; what it has left each
+    time is opened, handles messages, and is killed; then the same backup is restored again.
+    """
     dice, jobs = random.Random(SEED), 0
     with ExitStack() as stack:
         server = stack.enter_context(nats_server(folder)).url() if way == "nats" else ""
@@ -200,6 +234,12 @@ def trial(folder: Path, way: str, lost: str, losses: int, mistake: str = "") -> 
                 comes_true(partial(is_quiet, files))
                 comes_true(partial(has_done, files, jobs))
             people[lost].kill()
+            for at in (*dice.sample(range(8), KILLED), 99) if killed else ():
+                assert (at < 99) == restored_by_command(files[lost], folder / "backup", at)
+                people[lost] = begun(lost)
+                shop.send("billing", {"n": (jobs := jobs + 1)}, type="job")
+                time.sleep(dice.uniform(0.0, 1.0))
+                people[lost].kill()
             lose(files[lost], folder / "backup")
             people[lost] = begun(lost)
             if not comes_true(partial(has_done, files, jobs)):
@@ -217,6 +257,15 @@ def trial(folder: Path, way: str, lost: str, losses: int, mistake: str = "") -> 
 def test_a_lost_disk_loses_nothing_that_peers_have(tmp_path: Path, way: str, lost: str) -> None:
     """All jobs are done soon after the restart, without new messages, and once."""
     assert [] == trial(tmp_path, way, lost, LOSSES)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lost", ["billing", "ledger"])
+@pytest.mark.parametrize("way", ["http", "poll", "nats"])
+def test_a_restore_is_killed_under_traffic(tmp_path: Path, way: str, lost: str) -> None:
+    """So is each process that opens what it has left; peers see every job once nevertheless."""
+    assert [] == trial(tmp_path, way, lost, 1, killed=True)
 
 
 @pytest.mark.proof
