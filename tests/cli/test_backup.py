@@ -9,6 +9,8 @@ import pytest
 from tests.children import PYTHON, Child
 
 from onceward import Postbox
+from onceward.errors import DiskFull
+from onceward.file import backup
 from onceward.file.backup import Replacement
 
 Cli = Callable[..., Any]
@@ -112,7 +114,7 @@ def test_a_file_in_use_is_not_replaced(cli: Cli, written: Path, tmp_path: Path) 
     assert (7, True) == (ran.code, f"is open in process {process.pid}" in ran.err)
 
 
-@pytest.mark.parametrize("which", ["another agent", "no agent", "damaged", "absent"])
+@pytest.mark.parametrize("which", ["another agent", "no agent", "damaged", "absent", "folder"])
 def test_a_wrong_backup_changes_nothing(
     cli: Cli, written: Path, tmp_path: Path, which: str
 ) -> None:
@@ -125,12 +127,38 @@ def test_a_wrong_backup_changes_nothing(
             source.write_bytes(b"")
         case "damaged":
             source.write_bytes(written.read_bytes()[:4096] + b"\xff" * 4096)
+        case "folder":
+            source.mkdir()
 
     ran = cli("restore", written, source)
 
     assert 0 != ran.code
+    assert "I/O error" not in ran.err
     assert ["first"] == sent(written)
     assert [] == [*written.parent.glob("shop.db.*")]
+
+
+def test_errors_name_what_the_caller_must_change(
+    cli: Cli, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is missing, the disk of the copy, and the source of a drill."""
+    absent = tmp_path / "absent" / "shop.db"
+    assert (3, True) == told(cli("takeover", absent, "--from", written), "no folder")
+    (text := tmp_path / "text").write_text("hello" * 1000)
+    assert (1, True) == told(cli("backup", "--drill", "--from", text), f"onceward: {text}: file is")
+
+    def full(_source: Path, _target: Path) -> None:
+        raise DiskFull("disk or quota is full")
+
+    monkeypatch.setattr(backup, "_copy", full)
+    copy = tmp_path / "copy"
+    assert (7, True) == told(cli("backup", written, copy), f"{copy}: its disk")
+    assert not copy.exists()
+
+
+def told(ran: Any, words: str) -> tuple[int, bool]:
+    """Return the exit code of a command, and whether its error has some words."""
+    return ran.code, words in ran.err
 
 
 @pytest.mark.broken("a WAL is invented")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import apsw
 
-from onceward.errors import Busy, StoreCorrupt, StoreUnusable
+from onceward.errors import Busy, DiskFull, StoreCorrupt, StoreUnusable
 from onceward.file import identity, migrations
 from onceward.file.connection import BusyHandler, close, raise_meant, translate_error
 from onceward.file.file_checks import canonical, sync
@@ -58,8 +58,10 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
     try:
         _copy(source, target)
         info = _examined(target, source)
-    except BaseException:
+    except BaseException as error:
         target.unlink(missing_ok=True)
+        if isinstance(error, DiskFull):  # that of the copy: nothing else was written
+            raise DiskFull(f"{target}: its disk or quota is full; free space, try again") from error
         raise
     finally:
         for suffix in ("-wal", "-shm", "-journal"):

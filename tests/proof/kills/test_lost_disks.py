@@ -195,7 +195,7 @@ def lose(path: Path, backup: Path) -> None:
 
 def restored_by_command(path: Path, backup: Path, at: int) -> bool:
     """Run the command that restores a file, killed before its step *at*; return if it was."""
-    words = [*PYTHON, "-c", RESTORE, path, backup, str(at)]
+    words = [*map(str, PYTHON), "-c", RESTORE, str(path), str(backup), str(at)]
     ended = subprocess.run(words, check=False, capture_output=True)
     assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr.decode()
     return ended.returncode != 0

@@ -15,7 +15,7 @@ from onceward.message.clock import SystemClock, iso
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.copies import copied, remember, same_agent, since
 from onceward.ops.cli.drill import rehearse
-from onceward.ops.cli.exit_codes import Usage
+from onceward.ops.cli.exit_codes import NothingThere, Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.target import WHERE, Where, as_path, chosen, existing
@@ -128,6 +128,10 @@ def put_back(
 
     *takeovers* returns those of the new file, from those of the backup and of the old file.
     """
+    if not path.parent.is_dir():
+        raise NothingThere(f"there is no folder {path.parent}: create it, or correct the name")
+    if source.is_dir():
+        raise NothingThere(f"{source} is a folder: give the name of a backup in it")
     _refuse_open(path)
     now = iso(SystemClock().now()).replace(":", "").replace("-", "")
     fresh, saved = Path(f"{path}.restoring-{now}"), Path(f"{path}{SAVED}{now}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from shutil import copyfile
@@ -44,9 +44,10 @@ def rehearse(path: Path | None, source: str | None, answer: Answer) -> int:
         copy = Path(scratch, "copy.db")
         agent = present.agent if present else path.stem if path else None
         origin = _restore(path, source, copy, agent)
-        info = read_info(copy)
-        same_agent(path, info)
-        found = _examined(copy)
+        with _naming(origin, copy):
+            info = read_info(copy)
+            same_agent(path, info)
+            found = _examined(copy)
     missing = max(0, (present.at if present else began) - info.at)
     late = missing > SECOND * load_settings(None, {}).tuning.max_backup_age
     sound = not found["offenders"]
@@ -58,6 +59,16 @@ def rehearse(path: Path | None, source: str | None, answer: Answer) -> int:
     emit(shown, COLUMNS, answer)
     _explain(told)
     return DONE if sound and not late else FAILED
+
+
+@contextmanager
+def _naming(origin: str, copy: Path) -> Iterator[None]:
+    """Let errors of the scratch copy name its origin."""
+    try:
+        yield
+    except OncewardError as error:
+        error.args = (str(error).replace(str(copy), origin),)
+        raise
 
 
 def _explain(told: dict[str, Any]) -> None:
