@@ -56,10 +56,12 @@ def test_a_batch_of_handled_messages_prepares_nothing(tmp_path: Path, prepared: 
     ):
         with recipient.begin() as tx:
             tx.execute("CREATE TABLE work (body TEXT NOT NULL)")
-        for _ in range(4):
+        for _ in range(8):  # a busy machine meets a rare statement late
             prepared.clear()
             sender.send_many([("b", {"number": number}) for number in range(MESSAGES)])
             settle(sender, recipient)
+            if not prepared:
+                break
 
         assert set() == prepared
 
