@@ -13,7 +13,7 @@ import pytest
 from tests.children import PYTHON, run
 from tests.waiting import until
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Tuning
 from onceward.core.handle.worker import Worker
 from onceward.core.rows import holders
 from onceward.file import file_checks
@@ -49,6 +49,12 @@ def sent(home: Path, count: int) -> None:
     with Postbox(home / "shop.db", agent="shop", start=False) as shop:
         shop.send_many([("billing", n) for n in range(count)])
         shop.run_until_idle()
+
+
+def opened(home: Path, agent: Agent) -> Postbox:
+    """Open billing without engines; a busy machine splits no commit of its worker."""
+    path, tuning = home / "billing.db", Tuning(share_commit_for=60)
+    return Postbox(path, agent=agent, start=False, tuning=tuning)
 
 
 def test_a_message_that_kills_its_process_under_an_open_claim_is_found(tmp_path: Path) -> None:
@@ -163,7 +169,7 @@ def test_a_worker_that_is_stopped_between_two_messages_keeps_no_lease(
     agent = Agent("billing")
     agent.on("json")(lambda _: None)
     sent(tmp_path, 3)
-    with Postbox(tmp_path / "billing.db", agent=agent, start=False) as billing:
+    with opened(tmp_path, agent) as billing:
         [worker] = billing._workers
         worker._size, end = 3, worker._batch.end
 
@@ -210,7 +216,7 @@ def test_a_lost_commit_leaves_no_lease_of_the_lane_that_is_handled(
         for n in range(2):
             shop.session(f"s{n}").send("billing", n)
         shop.run_until_idle()
-    with Postbox(tmp_path / "billing.db", agent=agent, start=False) as billing:
+    with opened(tmp_path, agent) as billing:
         with billing.begin() as tx:
             tx.execute("CREATE TABLE effects (n INTEGER)")
         [worker] = billing._workers
@@ -236,7 +242,7 @@ def test_a_handler_that_writes_after_its_commit_was_lost_leaves_nothing_behind(
         ctx.tx.execute("INSERT INTO effects VALUES (?)", (body,))
 
     sent(tmp_path, 2)
-    with Postbox(tmp_path / "billing.db", agent=agent, start=False) as billing:
+    with opened(tmp_path, agent) as billing:
         with billing.begin() as tx:
             tx.execute("CREATE TABLE effects (n INTEGER)")
         [worker] = billing._workers
