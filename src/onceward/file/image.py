@@ -39,6 +39,8 @@ def copy_tables(con: apsw.Connection, create: CreateTables) -> None:
 
     Nothing is copied into a file of another format, or that is not empty any more.
     """
+    if con.pragma("journal_mode") != "wal":  # a VFS may have refused it
+        return
     made = apsw.Connection(":memory:")
     con.pragma("synchronous", "normal")
     try:
