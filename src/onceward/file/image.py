@@ -45,10 +45,10 @@ def copy_tables(con: apsw.Connection, create: CreateTables) -> None:
     con.pragma("synchronous", "normal")
     try:
         made.deserialize("main", pages(create))
-        if _format(con) == _format(made):
+        if (form := _format(con)) == _format(made):
             with con.backup("main", made, "main") as copy:
                 copy.step(0)  # locks the file
-                if _is_empty(con, _format(made)[0]):
+                if _is_empty(con, form[0]):
                     copy.step()
     finally:
         made.close()

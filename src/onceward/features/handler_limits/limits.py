@@ -287,9 +287,11 @@ class WorkerGate:
     ) -> int:
         """Return how many rows of a lane to claim; their calls then have a slot."""
         del alone
-        found, first = self._admitted(tx, rows), self._limits.handler_of(rows[0][MESSAGE:])
-        if lane_id in self._left_lanes and first is not None and first.rules.batch is not None:
-            self._let_go(tx, lane_id)  # to the worker of that handler, which knows no groups
+        found = self._admitted(tx, rows)
+        if lane_id in self._left_lanes:
+            first = self._limits.handler_of(rows[0][MESSAGE:])
+            if first is not None and first.rules.batch is not None:
+                self._let_go(tx, lane_id)  # to the worker of that handler, which knows no groups
         return found
 
     def _let_go(self, tx: StoreTransaction, lane_id: int) -> None:
