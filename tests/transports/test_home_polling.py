@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,6 +11,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from tests.transports.forked import listening_child
 from tests.transports.homes import Home, home
 from tests.transports.over_http import a_parcel, context
 from tests.waiting import until
@@ -111,41 +109,14 @@ def test_requests_travel_both_ways(laptop: Laptop) -> None:
     assert box.agent == "a0"
 
 
-POLLS_IN_A_CHILD = """
-import os, sys
-from pathlib import Path
-from onceward import Postbox
-from onceward.http import HomePollListener
-
-folder, url = Path(sys.argv[1]), sys.argv[2]
-polling = HomePollListener(url)
-box = Postbox(folder / "a0.db", agent="a0", start=False, listeners=[polling])
-if os.fork() == 0:
-    with Postbox(folder / "a1.db", agent="a1", start=False, listeners=[polling]) as child:
-        with child.receive(timeout=60) as message:
-            print(message.body, flush=True)
-    os._exit(0)
-os.wait()
-box.close()
-"""
-
-
 def test_a_listener_that_polled_before_a_fork_polls_in_the_child(laptop: Laptop) -> None:
     """The child asks for its own agents; the thread of its parent did not come with it."""
-    b0 = laptop.far.boxes["b0"]
-    command = [sys.executable, "-W", "ignore", "-c", POLLS_IN_A_CHILD]
-    with subprocess.Popen(
-        [*command, laptop.folder, laptop.far.url], stdout=subprocess.PIPE, text=True
-    ) as process:
+    b0, url = laptop.far.boxes["b0"], laptop.far.url
+    with listening_child(laptop.folder, url, HomePollListener, "a0", "a1") as heard:
         laptop.is_told("a1")
         b0.send("a1", "for the child")
-        while process.poll() is None:
-            b0.run_until_idle()
-            time.sleep(0.01)
-        assert process.stdout is not None
-        heard = process.stdout.read()
 
-    assert ("for the child\n", 0) == (heard, process.returncode)
+        assert ("for the child\n", 0) == heard(b0.run_until_idle)
 
 
 def test_an_agent_that_opens_later_joins_the_held_question(laptop: Laptop) -> None:

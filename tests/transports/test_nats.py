@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -20,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 from nats.aio.client import Client
+from tests.transports.forked import listening_child
 from tests.transports.nats_server import NatsServer, nats_server
 from tests.waiting import until
 
@@ -742,44 +740,17 @@ def test_postboxes_share_a_listener(ends: Ends) -> None:
     assert listener.shared._made is None
 
 
-LISTENS_IN_A_CHILD = """
-import os, sys
-from pathlib import Path
-from onceward import Postbox
-from onceward.nats import NatsListener
-
-folder, listener = Path(sys.argv[1]), NatsListener(sys.argv[2])
-box = Postbox(folder / "near.db", agent="near", start=False, listeners=[listener])
-if os.fork() == 0:
-    with Postbox(folder / "far.db", agent="far", start=False, listeners=[listener]) as child:
-        with child.receive(timeout=60) as message:
-            print(message.body, flush=True)
-    os._exit(0)
-os.wait()
-box.close()
-"""
-
-
 def test_a_listener_that_was_used_before_a_fork_is_used_in_the_child(ends: Ends) -> None:
     """The child has a loop and threads of its own."""
     (ends.folder / "home").mkdir()
-    url = ends.server.url()
     sender = ends.stack.enter_context(
         Postbox(ends.folder / "sender.db", agent="sender", start=False, hold_unknown=True)
     )
     sender.peers.add("far", ends.server.url("far"))
     sender.send("far", "for the child")
-    command = [sys.executable, "-W", "ignore", "-c", LISTENS_IN_A_CHILD]
-    with subprocess.Popen(
-        [*command, ends.folder / "home", url], stdout=subprocess.PIPE, text=True
-    ) as process:
-        while process.poll() is None:
-            sender.run_until_idle()
-            time.sleep(0.01)
-        assert process.stdout is not None
-        heard = process.stdout.read()
-
-    assert ("for the child\n", 0) == (heard, process.returncode)
+    child = listening_child(ends.folder / "home", ends.server.url(), NatsListener, "near", "far")
+    with child as heard:
+        assert ("for the child\n", 0) == heard(sender.run_until_idle)
 
 
 def test_a_server_that_does_not_encrypt_is_refused(ends: Ends) -> None:

@@ -172,10 +172,7 @@ def share_heaps() -> None:
     By itself it makes one for each thread, up to eight times the cores, and each keeps what was
     once used in it. It is for a process of our own, before its threads start.
     """
-    with suppress(ImportError, OSError, TypeError, AttributeError):
-        import ctypes  # noqa: PLC0415 - for processes of the command only
-
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
+    _tell_glibc("mallopt", M_ARENA_MAX, 2)
 
 
 def trim() -> None:
@@ -185,7 +182,12 @@ def trim() -> None:
     By itself it returns only pages at the end of its heap, and those of 200 files lie in between.
     It takes 10 to 30 ms of another thread's time.
     """
-    with suppress(ImportError, OSError, TypeError, AttributeError):
-        import ctypes  # noqa: PLC0415 - loaded once much was freed
+    _tell_glibc("malloc_trim", 0)
 
-        ctypes.CDLL(None).malloc_trim(0)
+
+def _tell_glibc(function: str, *numbers: int) -> None:
+    """Call a function of glibc; do nothing with another allocator."""
+    with suppress(ImportError, OSError, TypeError, AttributeError):
+        import ctypes  # noqa: PLC0415 - few processes need it
+
+        getattr(ctypes.CDLL(None), function)(*numbers)
