@@ -97,6 +97,7 @@ def test_a_restore_puts_the_backup_in_place(cli: Cli, written: Path, tmp_path: P
     assert "starts a new epoch" in ran.err
     assert (["first"], ["first", "second"]) == (sent(written), sent(Path(ran.json["saved"])))
     assert [] == list(written.parent.glob("*.restoring-*"))
+    assert [] == [*written.parent.glob("*.before-*-wal"), *tmp_path.glob("shop.backup-*")]
     send(written, "third")
     with Postbox(written.with_name("billing.db"), start=False) as billing:
         assert ["first", "second", "third"] == [each.body for each in billing.sessions.poll()]
@@ -147,7 +148,7 @@ def test_errors_name_what_the_caller_must_change(
     (text := tmp_path / "text").write_text("hello" * 1000)
     assert (1, True) == told(cli("backup", "--drill", "--from", text), f"onceward: {text}: file is")
 
-    def full(_source: Path, _target: Path) -> None:
+    def full(_source: Path, _target: Path, **_: bool) -> None:
         raise DiskFull("disk or quota is full")
 
     monkeypatch.setattr(backup, "_copy", full)

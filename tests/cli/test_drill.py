@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import ONCEWARD, Child
 
 from onceward import Postbox
 from onceward.errors import DiskFull
 from onceward.file.backup import copy_file
 
 Cli = Callable[..., Any]
+KILL = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
 HELD = {"sent": 1, "received": 0, "pending": 1, "inbox_pending": 0, "dead_letters": 0}
 
 
@@ -65,7 +67,7 @@ def finding(cli: Cli, path: Path, check: str) -> str:
 
 
 def test_the_newest_backup_of_a_folder_is_examined(
-    cli: Cli, shop: Path, kept: Path, scratch: Path
+    cli: Cli, shop: Path, kept: Path, scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Backups of other agents and other files are left aside; nothing is left behind or changed."""
     cli("backup", shop, kept / "a")
@@ -80,7 +82,26 @@ def test_the_newest_backup_of_a_folder_is_examined(
     assert (0, str(kept / "z"), "shop") == (ran.code, ran.json["source"], ran.json["agent"])
     assert (2, [], False) == (ran.json["sent"], ran.json["offenders"], ran.json["late"])
     assert before == {path: path.read_bytes() for path in kept.iterdir()}
+    assert [] == [each for each in caplog.messages if "restored" in each]
     assert [] == list(scratch.glob("onceward-drill-*"))
+
+
+def test_a_killed_drill_leaves_only_what_the_next_one_removes(
+    cli: Cli, shop: Path, kept: Path, scratch: Path
+) -> None:
+    """Its scratch folder is outside of the folder of the backups."""
+    cli("backup", shop, kept / "shop")
+    before = [*kept.iterdir()]
+    kill = f"{shlex.join([sys.executable, '-c', KILL])} {{}}"
+    drill = [*ONCEWARD, "backup", shop, "--drill", "--from", kill]
+    with Child(drill, env=os.environ | {"TMPDIR": str(scratch)}) as process:
+        process.wait()
+    left = [*scratch.glob("onceward-drill-*")]
+
+    ran = cli("backup", shop, "--drill", "--from", kept)
+
+    assert (1, 0, []) == (len(left), ran.code, [*scratch.glob("onceward-drill-*")])
+    assert before == [*kept.iterdir()]
 
 
 def test_it_says_what_the_copy_holds_and_what_is_missing(cli: Cli, shop: Path, kept: Path) -> None:

@@ -29,7 +29,7 @@ SELECT agent,
            coalesce((SELECT created_at FROM _onceward_outbox ORDER BY seq DESC LIMIT 1), 0),
            coalesce((SELECT received_at FROM _onceward_inbox ORDER BY seq DESC LIMIT 1), 0)),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0),
-       coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0), file_id
   FROM _onceward_file_info
 """
 
@@ -41,13 +41,15 @@ class CopyInfo(NamedTuple):
     at: Millis
     sent_upto_seq: int
     received_upto_seq: int
+    file_id: str
 
 
-def copy_file(source: Path, target: Path) -> CopyInfo:
+def copy_file(source: Path, target: Path, *, at_rest: bool = False) -> CopyInfo:
     """
     Copy *source* with its WAL to the new file *target*, durably, as one snapshot.
 
-    Writers of *source* go on. The copy is read and checked.
+    Writers of *source* go on. The copy is read and checked. With *at_rest* nothing is created
+    beside a *source* without a WAL, such as a backup, and no process may write it.
 
     Raises:
         FileExistsError: *target* exists; it is unchanged.
@@ -56,7 +58,7 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
     """
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
-        _copy(source, target)
+        _copy(source, target, at_rest=at_rest)
         info = _examined(target, source)
     except BaseException as error:
         target.unlink(missing_ok=True)
@@ -109,11 +111,11 @@ def _closing(con: apsw.Connection, path: Path) -> Iterator[apsw.Connection]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[apsw.Connection]:
+def _reading(path: Path, *, at_rest: bool = False) -> Iterator[apsw.Connection]:
     """Open a file for reading; its first statements wait for other processes for a while."""
     patience = BusyHandler()
     patience.deadline = monotonic() + PATIENCE
-    with connected(path, patience) as con:
+    with connected(path, patience, at_rest=at_rest) as con:
         try:
             yield con
         except apsw.Error as error:
@@ -128,9 +130,9 @@ def _info(con: apsw.Connection, path: Path) -> CopyInfo:
     return CopyInfo(*row)  # type: ignore[arg-type]  # columns of INFO
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path, *, at_rest: bool) -> None:
     with (
-        _reading(source) as live,
+        _reading(source, at_rest=at_rest) as live,
         _closing(apsw.Connection(str(target)), source) as copy,
         copy.backup("main", live, "main") as backup,
     ):
@@ -209,7 +211,7 @@ class Replacement:
         """
         for suffix in reversed(PARTS):
             old, new = Path(f"{self.path}{suffix}"), Path(f"{saved}{suffix}")
-            if old.exists():
+            if old.exists() and (not suffix or old.stat().st_size):
                 _second_name(old, new)
         folder = self.path.parent
         sync(folder)

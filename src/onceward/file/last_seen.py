@@ -126,6 +126,11 @@ class LastSeen:
         with suppress(OSError):
             self._write(Note(self._file_id, closed, *left, self._reach))
 
+    def adopt(self, file_id: str) -> None:
+        """Note the database as it is now, so that its next opening greets no peers."""
+        self._file_id, self._reach = file_id, Reach(0, 0, 0)
+        self.note(closed=not self._had_wal)
+
     def _read(self) -> Note | None:
         """Return the note; raise OSError if no file can be written beside the database."""
         return _unpacked(self._bytes(os.O_RDWR | os.O_CREAT))

@@ -243,20 +243,24 @@ def _refuse_deleted_wal(path: Path) -> None:
 
 
 @contextmanager
-def connected(path: Path, patience: BusyHandler) -> Iterator[apsw.Connection]:
+def connected(
+    path: Path, patience: BusyHandler, *, at_rest: bool = False
+) -> Iterator[apsw.Connection]:
     """
     Connect to a file for a block that only reads; where nothing can be created beside it, too.
 
     SQLite needs the side files of a WAL, or must be able to create them. An idle file has none:
     in a folder that is read-only it is read as it is, and must not change during the block. So is
     an idle file that is read-only: side files would get its mode, and no later opening could write.
+    With *at_rest* each file without a WAL is: nothing is created beside it.
 
     Raises:
         ReadOnlyStore: its side files hold commits, but cannot be opened.
         StoreFault: a process of another machine or mount wrote to it during the block.
 
     """
-    before = None if file_checks.read_only_part(path) is None else _if_closed(path)
+    still = at_rest or file_checks.read_only_part(path) is not None
+    before = _if_closed(path) if still else None
     try:
         con = connect(path, readonly=True, immutable=before is not None, patience=patience)
     except ReadOnlyStore:

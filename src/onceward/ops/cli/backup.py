@@ -59,10 +59,11 @@ def backup(
     doctor.
 
     With --drill nothing is copied from the file. The newest copy is restored into a scratch folder,
-    which is removed at the end, and examined as by check: from --from, or with the program
-    litestream where it replicates the file. *behind* is how many seconds are missing, compared with
-    the file, or with now if there is no file here. Exit code 1 if the copy cannot be restored, if
-    it violates an invariant, or if more is missing than max_backup_age.
+    which is removed at the end (by the next drill if this one is killed), and examined as by check:
+    from --from, or with the program litestream where it replicates the file. *behind* is how many
+    seconds are missing, compared with the file, or with now if there is no file here. Exit code 1
+    if the copy cannot be restored, if it violates an invariant, or if more is missing than
+    max_backup_age.
 
     Columns: copy, agent, at; of a drill: source, agent, at, behind, sent, received, offenders.
 
@@ -136,7 +137,7 @@ def put_back(
     now = iso(SystemClock().now()).replace(":", "").replace("-", "")
     fresh, saved = Path(f"{path}.restoring-{now}"), Path(f"{path}{SAVED}{now}")
     with Replacement(path) as place:
-        info = copied(existing(source), fresh)
+        info = copied(existing(source), fresh, at_rest=True)
         try:
             same_agent(path, info)
             after = since(path, info)

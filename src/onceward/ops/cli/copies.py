@@ -17,10 +17,10 @@ from onceward.ops.cli.target import open_box
 from onceward.ops.views.waiting import Exchanged, exchanged
 
 
-def copied(source: Path, target: Path) -> CopyInfo:
-    """Copy a file in use to a new file; raise Conflicting if that exists."""
+def copied(source: Path, target: Path, *, at_rest: bool = False) -> CopyInfo:
+    """Copy a file in use, or *at_rest*, to a new file; raise Conflicting if that exists."""
     try:
-        return copy_file(source, target)
+        return copy_file(source, target, at_rest=at_rest)
     except FileExistsError as error:
         raise Conflicting(f"{target} exists: give another name, or move it away") from error
 

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, rmtree
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from onceward.errors import OncewardError
 from onceward.file.backup import copy_file, read_at_rest, read_info
 from onceward.file.environment import load_settings
-from onceward.file.file_checks import is_replicated
+from onceward.file.file_checks import is_dead, is_replicated, process_id
+from onceward.file.last_seen import LastSeen
 from onceward.message.clock import Millis, SystemClock
 from onceward.ops.cli import litestream
 from onceward.ops.cli.command import emit, picked
@@ -29,6 +30,7 @@ from onceward.ops.views.overview import stats
 COLUMNS: Final = ("source", "agent", "at", "behind", "sent", "received", "offenders")
 HELD: Final = ("pending", "inbox_pending", "inbox_processing", "dead_letters")
 SIDE: Final = ("-wal", "-shm", "-run", "-journal")
+SCRATCH: Final = "onceward-drill-"
 SECOND: Final = 1000
 LITESTREAM: Final = ("litestream", "restore", "-o")
 
@@ -40,13 +42,14 @@ class NotRestored(OncewardError):
 def rehearse(path: Path | None, source: str | None, answer: Answer) -> int:
     """Restore and examine the newest copy of the file at *path*; return the exit code."""
     began, present = SystemClock().now(), info_of(path)
-    with TemporaryDirectory(prefix="onceward-drill-") as scratch:
-        copy = Path(scratch, "copy.db")
+    with _scratch() as scratch:
+        copy = scratch / "copy.db"
         agent = present.agent if present else path.stem if path else None
         origin = _restore(path, source, copy, agent)
         with _naming(origin, copy):
             info = read_info(copy)
             same_agent(path, info)
+            LastSeen(copy).adopt(info.file_id)
             found = _examined(copy)
     missing = max(0, (present.at if present else began) - info.at)
     late = missing > SECOND * load_settings(None, {}).tuning.max_backup_age
@@ -59,6 +62,17 @@ def rehearse(path: Path | None, source: str | None, answer: Answer) -> int:
     emit(shown, COLUMNS, answer)
     _explain(told)
     return DONE if sound and not late else FAILED
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a folder for the copy; remove it at the end, and those of drills that were killed."""
+    with TemporaryDirectory(prefix=f"{SCRATCH}{process_id()}-") as folder:
+        scratch = Path(folder)
+        for other in scratch.parent.glob(f"{SCRATCH}*"):
+            if is_dead(other.name.removeprefix(SCRATCH).partition("-")[0]):
+                rmtree(other, ignore_errors=True)
+        yield scratch
 
 
 @contextmanager
