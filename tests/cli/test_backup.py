@@ -103,6 +103,21 @@ def test_a_restore_puts_the_backup_in_place(cli: Cli, written: Path, tmp_path: P
         assert ["first", "second", "third"] == [each.body for each in billing.sessions.poll()]
 
 
+def test_a_takeover_on_an_empty_machine(cli: Cli, written: Path, tmp_path: Path) -> None:
+    """A dry run says so and leaves nothing; no old file is named where there is none."""
+    cli("backup", written, copy := tmp_path / "shop.backup")
+    (empty := tmp_path / "empty").mkdir()
+
+    would = cli("takeover", empty / "shop.db", "--from", copy, "--dry-run", "--json")
+    left = [*empty.iterdir()]
+    ran = cli("takeover", empty / "shop.db", "--from", copy, "--json")
+
+    assert ([], [0, 0]) == (left, [would.code, ran.code])
+    assert ([None, None], 1) == ([each.json["saved"] for each in (would, ran)], ran.json["number"])
+    assert [True, False] == ["a dry run: nothing was changed" in each.err for each in (would, ran)]
+    assert ["first"] == sent(empty / "shop.db")
+
+
 def test_a_file_in_use_is_not_replaced(cli: Cli, written: Path, tmp_path: Path) -> None:
     """Neither where this process has it open, nor where another one has; nothing is changed."""
     cli("backup", written, copy := tmp_path / "shop.backup")

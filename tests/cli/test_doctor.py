@@ -15,7 +15,9 @@ from tests.wrong_values import put
 
 from onceward import Agent, Context, Postbox, Run
 from onceward.errors import OutcomeUnknown
+from onceward.file.identity import supersede
 from onceward.message.clock import SystemClock
+from onceward.message.parcel import Takeover
 from onceward.ops.cli import findings
 from onceward.ops.views import handles
 from onceward.ops.views.handles import Holder
@@ -283,6 +285,22 @@ def test_messages_that_are_not_delivered_are_a_warning(
     monkeypatch.setattr(SystemClock, "now", lambda _: now + 120_000)
 
     assert "warning" == level(cli("doctor", "--json"), "delivery")
+
+
+def test_a_file_that_was_taken_over_is_not_resumed(
+    cli: Cli, shop: Postbox, billing: Postbox
+) -> None:
+    """The machine is named; no cure is refused; what can leave no more is a warning."""
+    shop.send(billing.agent, 1)
+    ended = Takeover(1, SystemClock().now(), "new-machine").text
+    shop._db.write(lambda tx: supersede(tx, ended))
+
+    ran = cli("doctor", "--json")
+
+    assert "new-machine has taken over" in said(ran, "takeover")[0]
+    assert "shop was taken over by another machine" in said(ran, "paused")[0]
+    assert "1 message did not leave before the takeover" == said(ran, "delivery")[0]
+    assert [] == [each for each in ran.json["findings"] if "resume" in str(each["cure"])]
 
 
 def test_the_doctor_leaves_no_wal_behind(cli: Cli, home: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -110,7 +110,8 @@ class PutBack(NamedTuple):
     """A backup in the place of a file."""
 
     path: Path
-    saved: Path
+    saved: Path | None
+    """The old file; None if there is none."""
     info: CopyInfo
     after: tuple[Exchanged, ...]
     """By peer, what the file has sent and received after the backup."""
@@ -136,26 +137,30 @@ def put_back(
     _refuse_open(path)
     now = iso(SystemClock().now()).replace(":", "").replace("-", "")
     fresh, saved = Path(f"{path}.restoring-{now}"), Path(f"{path}{SAVED}{now}")
-    with Replacement(path) as place:
+    there = path.exists()
+    with Replacement(path) if there or not dry_run else nullcontext() as place:
         info = copied(existing(source), fresh, at_rest=True)
         try:
             same_agent(path, info)
             after = since(path, info)
             known = takeovers(read_takeovers(fresh), _takeovers_of(path))
             stamp(fresh, known)
-            if not dry_run:
+            if place and not dry_run:
                 place.put(fresh, saved)
         finally:
             fresh.unlink(missing_ok=True)
-    return PutBack(path, saved, info, after, known)
+    return PutBack(path, saved if there else None, info, after, known)
 
 
 def tell(done: PutBack, more: dict[str, object], columns: Sequence[str], where: Where) -> int:
     """Print what was restored, and what that means for peers; return the exit code."""
     info = done.info
-    found = {"file": str(done.path), "agent": info.agent, "at": info.at, "saved": str(done.saved)}
+    saved = None if done.saved is None else str(done.saved)
+    found = {"file": str(done.path), "agent": info.agent, "at": info.at, "saved": saved}
     code = emit(found | more | {"since": [*map(asdict, done.after)]}, columns, where)
     _explain(info, done.after)
+    if more["dry_run"]:
+        note("a dry run: nothing was changed")
     return code
 
 

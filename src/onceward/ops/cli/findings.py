@@ -482,9 +482,14 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
             said = f"{many(row.messages, 'message')} for {name}, which has neither url nor file"
             nowhere.add(name)
             yield warning("delivery", said, no_address(name, box.agent))
-    if file_facts(found).paused_at is not None:  # no relay would deliver them
+    facts, count = file_facts(found), sum(row.messages for row in rows)
+    if facts.superseded_by is not None and count:
+        said = f"{many(count, 'message')} did not leave before the takeover"
+        cure = "see onceward ls outbox, and send them where the agent is now"
+        yield warning("delivery", said, cure)
+        return
+    if facts.paused_at is not None:  # no relay would deliver them
         if not nowhere:
-            count = sum(row.messages for row in rows)
             yield ok("delivery", _waiting(count, " until the agent is resumed"))
         return
     left = {peer.name for peer in lists.left_peers(found)}  # under breakers

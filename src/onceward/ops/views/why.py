@@ -253,7 +253,7 @@ def _stored_there(_: Source, row: StoredMessage, __: Millis) -> Why | None:
 
 def _agent_paused(source: Source, _: StoredMessage, __: Millis) -> Why | None:
     facts = overview.file_facts(source)
-    return None if facts.paused_at is None else _paused(facts.agent, facts.paused_at)
+    return None if facts.paused_at is None else _paused(facts, facts.paused_at)
 
 
 def _held(_: Source, row: StoredMessage, __: Millis) -> Why | None:
@@ -661,7 +661,7 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
     agent = found.file.agent
     yield from _outside(source)
     if found.file.paused_at is not None:
-        yield _paused(agent, found.file.paused_at)
+        yield _paused(found.file, found.file.paused_at)
     else:
         paused = [each for each in handler_limits(source) if each.paused_at is not None]
         yield from (_type_paused(agent, each) for each in paused)
@@ -827,13 +827,16 @@ def _of_message(message_id: str | None, agent: str, why: Why) -> Why:
     return replace(why, parts=parts, cure=show)
 
 
-def _paused(agent: str, paused_at: Millis) -> Why:
+def _paused(facts: overview.FileFacts, paused_at: Millis) -> Why:
+    agent, first, cure = facts.agent, "was paused", f"onceward resume --agent {facts.agent}"
+    if facts.superseded_by is not None:  # resume is refused
+        first, cure = "was taken over by another machine", f"onceward doctor --agent {agent}"
     return Why(
         reason="paused",
-        parts=(f"{agent} was paused ", paused_at, " ago: it handles and sends no message"),
+        parts=(f"{agent} {first} ", paused_at, " ago: it handles and sends no message"),
         level="act",
         since_at=paused_at,
-        cure=f"onceward resume --agent {agent}",
+        cure=cure,
     )
 
 
