@@ -55,6 +55,7 @@ def test_a_message_waits_runs_and_is_done_or_has_failed(world: World) -> None:
         assert found == box.status(each)
     failed = shop.status(bad)
     assert ("failed", "attempts_spent", 1) == (failed.state, failed.reason, failed.attempts)
+    assert "ValueError: bad" == failed.last_error
     assert failed == box.status(bad)
     assert {"of": "good"} == shop.progress_of(plain) == box.progress_of(plain)
 
@@ -144,6 +145,18 @@ def test_a_request_is_done_when_its_reply_is_here(world: World) -> None:
     assert "x" == shop.result(asked, reply=str)
     failed = shop.status(nothing)
     assert ("failed", "processed without a reply") == (failed.state, failed.reason)
+
+
+def test_a_message_that_died_at_its_sender_has_the_error(world: World) -> None:
+    """The sender's file has it, for the recipient has never had the message."""
+    shop, _ = world.wired("shop", Agent("jobs"), delivery_attempts=1)
+    world.wire.always = "error"
+    sent = shop.send("jobs", 1, type="job")
+    world.settle()
+
+    [dead], failed = shop.dead_letters.list(), shop.status(sent)
+    assert ("failed", "error") == (failed.state, (failed.last_error or "").rpartition(" ")[2])
+    assert (dead.reason, dead.last_error) == (failed.reason, failed.last_error)
 
 
 def test_an_unknown_message_has_no_status(world: World) -> None:

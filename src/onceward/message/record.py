@@ -128,6 +128,8 @@ class Status:
     """The last ``ctx.progress`` of its handler."""
     children: tuple[Status, ...] = ()
     """Of the requests that its handler has made, in their order."""
+    last_error: str | None = None
+    """Text of the error with which it became a dead letter."""
 
     @property
     def ended(self) -> bool:

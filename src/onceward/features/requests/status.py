@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.features.requests.results import Ends, FileOfAgent, ends_of, progress_at
 from onceward.file.database import Database
@@ -15,18 +15,18 @@ CHILDREN_MAX: Final = 100
 DEPTH_MAX: Final = 8
 """Maximum depth of children."""
 RECEIVED: Final = """
-SELECT state, waits_for, reason, attempts, seq
+SELECT state, waits_for, reason, attempts, seq, NULL
   FROM onceward_inbox WHERE sender = :sender AND id = :id
 """
 DIED_THERE: Final = """
-SELECT 'dead', NULL, reason, attempts, coalesce(inbox_seq, 0)
+SELECT 'dead', NULL, reason, attempts, coalesce(inbox_seq, 0), last_error
   FROM _onceward_dead_letters
  WHERE origin = 'inbox' AND peer = :sender AND id = :id
  ORDER BY seq DESC LIMIT 1
 """
-SENT: Final = "SELECT state, NULL, reason, 0, 0 FROM onceward_outbox WHERE id = :id"
+SENT: Final = "SELECT state, NULL, reason, 0, 0, NULL FROM onceward_outbox WHERE id = :id"
 DIED_HERE: Final = """
-SELECT 'dead', NULL, reason, 0, 0
+SELECT 'dead', NULL, reason, 0, 0, last_error
   FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id
 """
 TICKET: Final = "SELECT state, reason FROM _onceward_pending_replies WHERE id = ?"
@@ -43,6 +43,17 @@ STATES: Final[dict[str, StatusState]] = {
     "acked": "done",
 }
 """Meaning of each state of a row; a message in any other state has failed."""
+
+
+class Found(NamedTuple):
+    """The row of a message that tells its state."""
+
+    state: str
+    waits_for: str | None = None
+    reason: str | None = None
+    attempts: int = 0
+    seq: int = 0
+    last_error: str | None = None
 
 
 class StatusReader:
@@ -79,7 +90,7 @@ class StatusReader:
 def _status(db: Database, files: FileOfAgent, message_id: str, depth: int) -> Status:
     """Return the status of a message as the file of its sender or recipient shows it."""
     ends = ends_of(db, files, message_id)
-    state, waits_for, reason, attempts, seq = _row(db, ends)
+    state, waits_for, reason, attempts, seq, last_error = _row(db, ends)
     found = STATES.get(state, "failed")
     if state == "dropped" and reason in {None, state}:
         found = "done"  # by its handler, not by a policy
@@ -94,21 +105,22 @@ def _status(db: Database, files: FileOfAgent, message_id: str, depth: int) -> St
         found,
         waits_for=waits_for if found == "waiting" else None,
         reason=None if found == "done" else reason,
+        last_error=None if found == "done" else last_error,
         attempts=attempts,
         progress=progress_at(db, ends),
         children=_children(ends, files, seq, depth),
     )
 
 
-def _row(db: Database, ends: Ends) -> tuple[str, str | None, str | None, int, int]:
-    """Return state, waits_for, reason, attempts and sequence of a message."""
+def _row(db: Database, ends: Ends) -> Found:
+    """Return the row of a message that is nearest to its end."""
     for statement in (RECEIVED, DIED_THERE):
         for row in ends.read(statement):
-            return row
+            return Found(*row)
     for statement in (SENT, DIED_HERE):
         for row in db.read(statement, ends.named()):
-            return row
-    return "acked", None, None, 0, 0  # only its ticket or its result is left
+            return Found(*row)
+    return Found("acked")  # only its ticket or its result is left
 
 
 def _children(ends: Ends, files: FileOfAgent, seq: int, depth: int) -> tuple[Status, ...]:
