@@ -511,6 +511,7 @@ def test_a_schedule_is_added_and_edited_in_a_form(
     zone = {"field:timezone": "Europe/Zurich", "field:body": '{"n": 1}', "field:type": "report"}
     added = writer.post(new, data=form | zone).text
     twice = writer.post(new, data=form | {"field:cron": "0 3 99 * *"}).text
+    unread = writer.post(new, data=form | zone | {"field:body": "{n: 1}"}).text
     shown = writer.get(edit).text
     changed = {"field:cron": "30 4 1 * *", "field:timezone": "Europe/Zurich"}
     edited = writer.post(edit.partition("?")[0], data=fields(writer, edit) | changed).text
@@ -518,6 +519,7 @@ def test_a_schedule_is_added_and_edited_in_a_form(
     assert "Add a schedule: added; its next dates: " in added
     assert 5 == added.partition("its next dates: ")[2].partition("<")[0].count("03:00:00+0")
     assert "not done: cron" in twice
+    assert "not done: the body looks like JSON, but is not valid" in unread
     assert 'value="0 3 1 * *"' in shown
     assert "Edit a schedule: changed; its next dates: " in edited
     assert "<h1>Schedule monthly</h1>" in edited

@@ -47,6 +47,9 @@ def _surplus(tokens: list[str]) -> str:
 
 
 def _no_option(given: str, arguments: Iterable[Any]) -> str:
+    words = {name for each in arguments for name in each.names if not name.startswith("-")}
+    if (word := given.partition("=")[0].lstrip("-").upper()) in words:
+        return f"there is no option {given}: {word} is given without a name, as --help shows"
     near = get_close_matches(given, [name for each in arguments for name in each.names], 1)
     return f"there is no option {given}" + (f": did you mean {near[0]}?" if near else "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,7 +10,6 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.errors import InvalidMessage
-from onceward.message.frame import unique
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.durations import MaybeDate, MaybeSpan
 from onceward.ops.cli.exit_codes import Usage
@@ -18,6 +17,7 @@ from onceward.ops.cli.options import PRIORITY, Body, Quiet, said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.stdin import body_from_stdin
 from onceward.ops.cli.target import CONVERSATION, Conversation, in_session
+from onceward.ops.typed_body import typed_body
 
 To = Annotated[str, said("A registered peer, or an agent whose file is in the same folder.")]
 Deliver = Annotated[bool, Quiet, said("Also deliver due messages; failed ones stay in the outbox.")]
@@ -134,14 +134,12 @@ def send(
 def parsed(given: str | None) -> Any:
     """Return a body as JSON value or plain text, read from stdin if it is a dash or not given."""
     text = body_from_stdin(asked=given == "-") if given in {None, "-"} else given
+    if text is given and re.match("--[a-z]", text):
+        raise Usage(f"there is no option {text}: give the body itself, or - to read it from stdin")
     try:
-        return json.loads(text, object_pairs_hook=unique)
+        return typed_body(text)
     except InvalidMessage as error:
-        raise Usage(f"the body: {error}") from error
-    except ValueError as error:
-        if text.lstrip().startswith(("{", "[", '"')):
-            raise Usage(f"the body looks like JSON, but is not valid: {error}") from error
-        return text
+        raise Usage(f"{error}; in a shell put it in single quotes") from error
 
 
 def delivered(box: Postbox, message_id: str) -> str:

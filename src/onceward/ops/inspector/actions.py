@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from onceward.errors import InvalidArgument, OncewardError
 from onceward.file.read_only import FileReader
 from onceward.ops.inspector.limit_form import limit_fields, paused_type, save_limit, type_fields
 from onceward.ops.inspector.schedule_form import save, schedule_fields
+from onceward.ops.typed_body import typed_body
 from onceward.ops.views.expected import ReplyField
 
 MOST: Final = 1000
@@ -142,17 +142,9 @@ def _answer(box: Postbox, given: Given) -> Outcome:
     if found is None:
         return Outcome("not answered: a reader or handler has it, or it has ended", done=0)
     with found, box.begin():
-        reply_id = found.reply(_parsed(given.body))
+        reply_id = found.reply(typed_body(given.body))
         found.ack()
     return Outcome(f"answered by {reply_id}")
-
-
-def _parsed(text: str) -> Any:
-    """Return JSON as its value, and any other text as it is."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _replay(box: Postbox, message_id: str) -> Outcome:
@@ -163,7 +155,7 @@ def _replay(box: Postbox, message_id: str) -> Outcome:
 def _edit(box: Postbox, given: Given) -> Outcome:
     if not given.body.strip():
         raise InvalidArgument("the corrected body is missing: write it, or null for none")
-    box.dead_letters.edit(given.id, _parsed(given.body))
+    box.dead_letters.edit(given.id, typed_body(given.body))
     return Outcome("its body is replaced: replay it now")
 
 

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from onceward.message.vocabulary import MISSED, OVERLAPS
+from onceward.ops.typed_body import typed_body
 from onceward.ops.views import lists
 from onceward.ops.views.expected import ReplyField
 
@@ -81,17 +82,10 @@ def save(box: Postbox, name: str | None, text: str) -> str:
     given: dict[str, Any] = json.loads(text)
     body = given.pop("body", "")
     if body:
-        given["body"] = _parsed(body)
+        given["body"] = typed_body(body)
     stored = (
         box.schedules.add(given.pop("name"), **given)
         if name is None
         else box.schedules.edit(name, **given)
     )
     return ", ".join(stored.local(at).isoformat(" ") for at in stored.dates(DATES))
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
