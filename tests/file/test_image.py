@@ -83,6 +83,16 @@ def created(folder: Path) -> tuple[Any, ...]:
     return shape(folder / "a.db"), shape_of_home(folder / DIRECTORY), file_id
 
 
+def test_pages_that_were_freed_are_made_again(tmp_path: Path) -> None:
+    """A file that is created afterwards is like the one before."""
+    one = created(tmp_path / "one")
+    image.forget()
+    assert 0 == image._pages.cache_info().currsize
+    two = created(tmp_path / "two")
+
+    assert one[:2] == two[:2]
+
+
 def test_a_copy_is_what_the_statements_create(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: list[bool], ready_made: ReadyMade
 ) -> None:

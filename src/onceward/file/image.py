@@ -73,6 +73,11 @@ def pages(create: CreateTables) -> bytes:
     return _pages(create, migrations.migrations())
 
 
+def forget() -> None:
+    """Free the pages that were made; the next new file makes them again."""
+    _pages.cache_clear()
+
+
 @lru_cache(maxsize=2)
 def _pages(create: CreateTables, known: tuple[migrations.Migration, ...]) -> bytes:
     """Return the pages of a schema of the *known* steps, 580 KB."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from onceward import Agent, Postbox
-from onceward.file.open_files import share_heaps
+from onceward.file import image
+from onceward.file.open_files import share_heaps, trim
 from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.file_word import is_file
 from onceward.ops.cli.listening import LISTENING, Listening
@@ -175,4 +176,6 @@ def _opened(
         stack.enter_context(measuring.serving(boxes, agents, every))
         for box in boxes:
             listening.tell_left(box)
+        image.forget()
+        trim()
         yield boxes
