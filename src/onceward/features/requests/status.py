@@ -45,7 +45,7 @@ STATES: Final[dict[str, StatusState]] = {
 """Meaning of each state of a row; a message in any other state has failed."""
 
 
-class Found(NamedTuple):
+class StateRow(NamedTuple):
     """The row of a message that tells its state."""
 
     state: str
@@ -112,15 +112,15 @@ def _status(db: Database, files: FileOfAgent, message_id: str, depth: int) -> St
     )
 
 
-def _row(db: Database, ends: Ends) -> Found:
+def _row(db: Database, ends: Ends) -> StateRow:
     """Return the row of a message that is nearest to its end."""
     for statement in (RECEIVED, DIED_THERE):
         for row in ends.read(statement):
-            return Found(*row)
+            return StateRow(*row)
     for statement in (SENT, DIED_HERE):
         for row in db.read(statement, ends.named()):
-            return Found(*row)
-    return Found("acked")  # only its ticket or its result is left
+            return StateRow(*row)
+    return StateRow("acked")  # only its ticket or its result is left
 
 
 def _children(ends: Ends, files: FileOfAgent, seq: int, depth: int) -> tuple[Status, ...]:
