@@ -19,6 +19,7 @@ from onceward.errors import (
     ForeignHandle,
     ForkedProcess,
     OncewardError,
+    ReadOnlyStore,
     SchemaMismatch,
     StoreCorrupt,
     StoreFault,
@@ -68,7 +69,7 @@ from onceward.file.waiter import Waiter
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock, monotonic
 from onceward.message.error_text import Hint
 from onceward.message.log import log, quietly
-from onceward.message.names import agent_name
+from onceward.message.names import agent_name, quoted
 from onceward.message.parcel import Answer, Durability, Parcel
 from onceward.message.settings import Settings
 
@@ -877,6 +878,10 @@ class Database:
             refuse_pragma(sql)
         try:
             return self._query(sql, bindings, inside)
+        except ReadOnlyStore as error:
+            if inside is not None:
+                raise
+            raise ReadOnlyStore(f"{quoted(sql)} is not a SELECT: write in a transaction") from error
         except (TypeError, KeyError, OverflowError) as error:
             raise bad_bindings(bindings, error) from error
 

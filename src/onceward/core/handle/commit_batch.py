@@ -68,7 +68,7 @@ Claimed = list[list[LeasedMessage]]
 """Claimed messages by lane."""
 WRITTEN: Final = (
     "this handler has already sent a message or used ctx.tx, so it would hold the file's lock: "
-    "do that in a step with tx=True, or after the last step"
+    "do that in a step with tx=True, or after the last step and the last use of ctx.postbox"
 )
 CLAIM_LOST: Final = "the commit of its claim failed"
 
