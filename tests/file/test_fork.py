@@ -414,6 +414,49 @@ def test_a_fork_waits_for_a_thread_that_builds_a_model(tmp_path: Path) -> None:
     assert ("True\n2\n3\n", "") == (done.stdout, done.stderr)
 
 
+VALIDATES = """
+import os, sys, threading, time, warnings
+from typing import Annotated
+from pydantic import BeforeValidator
+from onceward import Postbox
+
+warnings.simplefilter("ignore")
+begun, ended = threading.Event(), []
+
+
+def slow(value):
+    begun.set()
+    time.sleep(0.3)
+    ended.append(True)
+    return value
+
+
+def receive():
+    with box.receive(Annotated[str, BeforeValidator(slow)]) as message:
+        ended.append(message.body)
+
+
+box = Postbox(sys.argv[1] + "/a.db", agent="a", start=False)
+box.send("a", "hello")
+box.run_until_idle()
+thread = threading.Thread(target=receive)
+thread.start()
+begun.wait()
+if os.fork() == 0:
+    os._exit(len(ended))
+print(os.waitstatus_to_exitcode(os.wait()[1]) > 0)
+thread.join()
+print(ended)
+box.close()
+"""
+
+
+def test_a_fork_waits_for_a_thread_that_validates_a_body(tmp_path: Path) -> None:
+    """A validator that initializes itself in another thread would never be ready in the child."""
+    done = run([*PYTHON, "-c", VALIDATES, tmp_path], check=False)
+    assert ("True\n[True, 'hello']\n", "") == (done.stdout, done.stderr)
+
+
 IMPORTS = """
 import os, signal, sys, threading, warnings
 from onceward import Postbox

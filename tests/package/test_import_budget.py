@@ -26,7 +26,7 @@ HEAVY = (
     "tenacity",
     "zipfile",
 )
-MODULES = 131
+MODULES = 132
 """Most modules of ours that a postbox may load, with what each feature gives."""
 COMMAND_MODULES = 230
 """Most modules that a command may load; 190 are loaded by ``onceward stats FILE``."""

@@ -7,8 +7,8 @@ it runs other code; then it may open files as any process. Two kinds of connecti
 A write transaction would be rolled back in memory that the parent shares: its file cannot be opened
 in the child. And a thread that the child lacks may be inside SQLite, with mutexes that stay locked:
 such a child can open no file. Both are rare, because threads leave SQLite before a fork, for at
-most ``PATIENCE``. A fork waits as long for a thread that imports a module, or builds a model of
-pydantic: the child would wait for that thread when it uses the module.
+most ``PATIENCE``. A fork waits as long for a thread that imports a module, or builds or uses a
+model of pydantic: the child would wait for that thread when it does the same.
 
 Nothing here runs while a program does not fork.
 """
@@ -31,6 +31,7 @@ import apsw
 
 from onceward.errors import ForkedProcess
 from onceward.message.clock import monotonic
+from onceward.message.validating import validating
 
 PATIENCE: Final = 2.0
 """Maximum seconds that a fork waits for threads to leave SQLite."""
@@ -180,7 +181,7 @@ def _wait() -> None:
     deadline, later = monotonic() + PATIENCE, _after.setdefault(get_ident(), [])
     for hold in (_hold_builds, *_before):
         hold(deadline - PATIENCE / 5, later.append)
-    while not (_is_quiet() and _imports_alone()) and monotonic() < deadline:
+    while not (_is_quiet() and _imports_alone() and _validates_alone()) and monotonic() < deadline:
         time.sleep(LOOK)
 
 
@@ -189,6 +190,11 @@ def _imports_alone() -> bool:
     modules: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
     owners = {getattr(made(), "owner", None) for made in list(modules.values())} - {None}
     return not owners or get_ident() in owners
+
+
+def _validates_alone() -> bool:
+    """Return whether no other thread validates with pydantic."""
+    return all(each == get_ident() for each in validating)
 
 
 def _hold_builds(until: float, later: Later) -> None:
@@ -249,6 +255,7 @@ def _take_connections() -> None:
             lock._at_fork_reinit()
     _stuck = _stuck or not _is_quiet()
     _inside.clear()
+    validating[:] = [each for each in validating if each == get_ident()]
     for con, path in list(_connections.items()):
         if _stuck or not _let_go(con):
             _leave_open(con, path)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from hashlib import sha256
 from math import isinf
+from threading import get_ident
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
@@ -35,6 +36,7 @@ from onceward.message.names import (
     byte_length,
     quoted,
 )
+from onceward.message.validating import validating
 from onceward.message.validators import REPLY_SCHEMA_MAX
 from onceward.message.vocabulary import PRIORITIES, Priority
 
@@ -164,6 +166,7 @@ class Frame(BaseModel):
     @classmethod
     def _read(cls, text: str | bytes) -> Self:
         """Read the fields; in CloudEvents a null attribute counts as not set."""
+        validating.append(get_ident())
         try:
             found: Self = cls.__pydantic_validator__.validate_json(text)
             extra = found.__pydantic_extra__
@@ -171,6 +174,8 @@ class Frame(BaseModel):
                 return found
         except ValidationError:
             pass
+        finally:
+            validating.remove(get_ident())
         return cls.model_validate(_without_nulls(from_json(text)))
 
     def check(self) -> None:

@@ -6,13 +6,15 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import isroutine
-from typing import Any, Final
+from threading import get_ident
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from onceward.errors import InvalidArgument
 from onceward.message.names import quoted
+from onceward.message.validating import validating
 
 BYTES_AS_BASE64: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 VALUES: Final = (str, bytes, int, float, list, tuple, dict, set, frozenset)
@@ -23,6 +25,7 @@ REPLY_SCHEMA_MAX: Final = 4096
 """Maximum characters of the reply schema that a request carries."""
 FAULTS: Final = 3
 """Maximum faults that one error names; the others are counted."""
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +135,7 @@ def validated(value: Any, wanted: Any) -> Any:
         found = _adapter(wanted)
     except TypeError:
         found = adapter(wanted)
+    validating.append(get_ident())
     try:
         # JSON has no dates, tuples or sets: models may coerce, but a bare str takes no number.
         if wanted in (str, bytes):
@@ -141,6 +145,17 @@ def validated(value: Any, wanted: Any) -> Any:
         if isinstance(value, bytes) or wanted in (str, bytes):
             raise
         return found.validate_json(to_json(value))  # strict models read JSON's dates only as JSON
+    finally:
+        validating.remove(get_ident())
+
+
+def parsed(kind: type[M], text: str | bytes) -> M:
+    """Return JSON as a model; raise ValidationError if it does not fit."""
+    validating.append(get_ident())
+    try:
+        return kind.model_validate_json(text)
+    finally:
+        validating.remove(get_ident())
 
 
 OURS: Final = "Value error, "

@@ -49,7 +49,7 @@ from onceward.message.parcel import (
     receipt_bytes,
 )
 from onceward.message.protocol import CODECS, VERSION, Feature, Speaks, refuse_newer
-from onceward.message.validators import describe_errors
+from onceward.message.validators import describe_errors, parsed
 
 __all__ = [
     "ANSWER_TYPE",
@@ -399,7 +399,7 @@ def _told(receipts: Iterable[Receipt]) -> list[dict[str, Any]]:
 def _read(kind: type[E], what: str, text: bytes) -> E:
     """Read one event; refuse a repeated key, which readers would interpret differently."""
     try:
-        event = kind.model_validate_json(text)
+        event = parsed(kind, text)
         if key_ends(text.decode()) != _keys(event.data):
             refuse_repeated_keys(text)
     except (ValueError, RecursionError) as error:
@@ -567,7 +567,7 @@ def decode_notice(body: bytes) -> Notice:
 
     """
     try:
-        event = _NoticeEvent.model_validate_json(body)
+        event = parsed(_NoticeEvent, body)
         refuse_repeated_keys(body)
     except (ValueError, RecursionError) as error:
         _refuse_newer("notice", body)

@@ -24,6 +24,7 @@ from onceward.message.clock import monotonic
 from onceward.message.names import AGENT
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.protocol import Spoken
+from onceward.message.validators import parsed
 from onceward.transports.network.poll_answers import read_answer
 
 GONE: Final = 5.0
@@ -73,7 +74,7 @@ def decode_question(body: bytes) -> tuple[Question, Answers]:
     """Return a question and its answers; raise InvalidParcel for another form."""
     head, _, rest = body.partition(b"\n")
     try:
-        question = Question.model_validate_json(head)
+        question = parsed(Question, head)
     except (ValidationError, RecursionError) as error:
         raise InvalidParcel(f"not a question: {str(error)[:200]}") from error
     texts = _cut(rest, [length for *_, length in question.answers])

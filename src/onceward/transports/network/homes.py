@@ -24,6 +24,7 @@ from onceward.file.known_homes import KnownHome
 from onceward.message.clock import Clock, SystemClock
 from onceward.message.names import AGENT, DIRECTORY
 from onceward.message.settings import Settings
+from onceward.message.validators import parsed
 from onceward.transports.network.identity import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -79,7 +80,7 @@ class _Listed(BaseModel):
 def decode_agents(body: bytes) -> list[dict[str, Any]]:
     """Return the agents that a home tells; raise InvalidParcel for another form."""
     try:
-        return [each.model_dump() for each in _Listed.model_validate_json(body).agents]
+        return [each.model_dump() for each in parsed(_Listed, body).agents]
     except (ValidationError, RecursionError) as error:
         raise InvalidParcel(f"not a list of agents: {str(error)[:200]}") from error
 
