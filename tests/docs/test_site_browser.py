@@ -48,6 +48,8 @@ THEIRS = "{rules: {'landmark-unique': {enabled: false}}}"
 
 Open = Callable[..., "Page"]
 
+playwright.expect.set_options(timeout=60_000)  # on a busy machine the index is built in seconds
+
 
 class Quiet(SimpleHTTPRequestHandler):
     """Serves files without a log."""

@@ -314,9 +314,14 @@ def test_a_message_of_a_busy_worker_is_stored(
         until(partial(acked, shop, second))
 
 
-def test_a_ready_message_is_handled_first(tmp_path: Path, ways: Ways) -> None:
+def test_a_ready_message_is_handled_first(
+    tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A message goes the short way only while no other lane is ready."""
     order: list[int] = []
+    held: list[bool] = []
+    claim = Worker._claim_due
+    monkeypatch.setattr(Worker, "_claim_due", lambda each: 0 if held else claim(each))
 
     def handle(n: int) -> None:
         order.append(n)
@@ -332,12 +337,17 @@ def test_a_ready_message_is_handled_first(tmp_path: Path, ways: Ways) -> None:
         until(partial(acked, shop, shop.send("billing", 0, type="warm")))  # quick again
         until(partial(idle, only))
         taken = len(ways.taken)
+        held.append(True)  # or the worker might handle the ready message before the other arrives
         billing._db.write(lambda tx: tx.run("UPDATE _onceward_lanes SET due_at = NULL"))
-        until(partial(acked, shop, shop.session("b").send("billing", 2)))
+        second = shop.session("b").send("billing", 2)
+        until(lambda: shop.state(second) in {"sent", "acked"})
+        assert [] == ways.taken[taken:]
+        held.clear()
+        only._loop.notify()
         until(partial(acked, shop, first))
+        until(partial(acked, shop, second))
 
     assert [0, 1, 1, 2] == order
-    assert [] == ways.taken[taken:]
 
 
 def test_a_commit_that_fails_leaves_the_usual_way(
