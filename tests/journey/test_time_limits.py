@@ -167,4 +167,4 @@ def test_a_time_limit_at_any_moment_leaves_nothing_held(
     shop: Postbox, taken: Taken, name: str
 ) -> None:
     """The limit comes at each moment of a call at which Python looks for signals."""
-    judge(shop, taken, name, size(1, 2))
+    judge(shop, taken, name, size(1, 4))

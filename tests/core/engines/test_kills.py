@@ -15,7 +15,7 @@ from tests.proof.seed import size
 from onceward.message.vocabulary import QUEUE_MODES
 
 ARENA = Path(__file__).with_name("arena.py")
-ROUNDS = size(1000, 200)
+ROUNDS = size(1000, 60)
 
 pytestmark = pytest.mark.proof
 

@@ -16,7 +16,7 @@ from tests.proof.bit_flips.watched import Noisy, flipped
 from tests.proof.power_cut.part import arena
 from tests.proof.seed import proof_seed, size
 
-BITS = size(2_000, 400)
+BITS = size(2_000, 150)
 SEED = proof_seed()
 
 pytestmark = pytest.mark.timeout(1200)  # more than a hang; how long it takes depends on the machine

@@ -26,7 +26,7 @@ from tests.proof.seed import proof_seed, size
 
 from onceward.errors import StoreFault
 
-FAULTS = size(2_000, 250)
+FAULTS = size(2_000, 100)
 WAYS: tuple[Lasts, ...] = ("once", "while")
 SEED = proof_seed()
 

@@ -20,9 +20,11 @@ JOBS = size(150, 45, "ONCEWARD_HANDLER_KILLS")
 SEED = proof_seed()
 LIMIT = 60 + JOBS
 """Seconds within which a trial ends."""
+TRIES = 3
+"""Trials in which a mistake has to show."""
 KILLED = 9
 KILLERS = 4
-"""Every so manieth message ends its process, in most of its calls."""
+"""One message in so many ends its process, in most of its calls."""
 ALLOWED = 3
 """Maximum attempts of a message: 1, 2 or 3."""
 PROCESS = (
@@ -232,7 +234,7 @@ def test_every_call_counts(tmp_path: Path, kind: str, aloud: Callable[[object], 
     assert found.dead
 
 
-@pytest.mark.timeout(2 * LIMIT)
+@pytest.mark.timeout(2 * TRIES * LIMIT)
 def test_calls_that_are_not_counted_for_their_group_show(tmp_path: Path) -> None:
     """A call of a group that begins while another process has one fails, and is missing."""
     mistake = """
@@ -241,11 +243,20 @@ turns.running = lambda tx, group: 0
 turns.READY = turns.READY.replace("r.owner IS NOT NULL", "false")
 """
 
-    assert [] != torture(tmp_path, "keyed", mistake).violations(alone=True)
+    assert shown(tmp_path, "keyed", mistake)
 
 
-@pytest.mark.timeout(2 * LIMIT)
+@pytest.mark.timeout(2 * TRIES * LIMIT)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_shows(tmp_path: Path, mistake: str) -> None:
     """Planted in the processes, it is found."""
-    assert [] != torture(tmp_path, "quick", MISTAKES[mistake]).violations(alone=True)
+    assert shown(tmp_path, "quick", MISTAKES[mistake])
+
+
+def shown(folder: Path, kind: str, mistake: str) -> bool:
+    """Return whether a mistake shows; on a busy machine one run may not meet it."""
+    for again in range(TRIES):
+        (folder / str(again)).mkdir()
+        if torture(folder / str(again), kind, mistake).violations(alone=True):
+            return True
+    return False

@@ -16,6 +16,7 @@ from tests.proof.model.search import explore
 from tests.proof.model.values import Rules, State, renamed
 from tests.proof.seed import sampled
 
+LONG = pytest.mark.skipif(sampled(), reason="a minute: not in a sample")
 LARGE = os.environ.get("ONCEWARD_MODEL") == "large"
 BROKEN = {
     "known": "twice",
@@ -109,7 +110,7 @@ def test_a_settlement_may_ride_on_a_later_commit(
     )
 
 
-@pytest.mark.skipif(sampled(), reason="a minute: not in a sample")
+@LONG
 @pytest.mark.timeout(600)
 def test_three_messages_with_answers_that_wait(aloud: Callable[[object], None]) -> None:
     """The same with three messages."""
@@ -210,7 +211,9 @@ PATHS = {"found", "expire", "store_late", "suspend", "take", "time_out", "decide
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("rules", [STEPS, ALONE._replace(waits=False)], ids=repr)
+@pytest.mark.parametrize(
+    "rules", [STEPS, pytest.param(ALONE._replace(waits=False), marks=LONG)], ids=repr
+)
 def test_a_handler_goes_on_after_its_steps(rules: Rules, aloud: Callable[[object], None]) -> None:
     """
     A step writes once, and its function is not called again after its result was used.

@@ -13,7 +13,7 @@ from tests.proof.seed import proof_seed, size
 ROOT = Path(__file__).resolve().parents[3]
 MUTANTS = known(ROOT)
 NAMED = [each for each in MUTANTS if re.search(os.environ.get("ONCEWARD_MUTANTS", "."), each.name)]
-CHOSEN = drawn(NAMED, proof_seed(), size(len(NAMED), 9))
+CHOSEN = drawn(NAMED, proof_seed(), size(len(NAMED), 6))
 """Those that are tried: all, those whose names fit a pattern, or a few of a sampled proof."""
 
 

@@ -25,7 +25,7 @@ def test_bodies_survive(depth: int, tmp_path: Path, aloud: Callable[[object], No
 
     Each message has its whole body, and is handled once.
     """
-    states = size(2_000, 250) // depth
+    states = size(2_000, 100, "ONCEWARD_STATES") // depth
     verdict = explore(Archive(SEED), states=states, depth=depth, keep=tmp_path)
     aloud(verdict)
 

@@ -12,8 +12,8 @@ from tests.proof.power_cut.explorer import explore
 from tests.proof.power_cut.workshop import Workshop
 from tests.proof.seed import proof_seed, size
 
-STATES = size(2_000, 250)
-STATES_TWO_DEEP = size(600, 80)
+STATES = size(2_000, 100)
+STATES_TWO_DEEP = size(600, 40)
 FOUND_WITHIN = 120.0
 SEED = proof_seed()
 

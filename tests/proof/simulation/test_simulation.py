@@ -20,7 +20,7 @@ from tests.proof.simulation.campaign import (
 
 from onceward.message.handler_options import HandlerOptions, handler_rules
 
-WORLDS = size(2_000, 150, "ONCEWARD_WORLDS")
+WORLDS = size(2_000, 60, "ONCEWARD_WORLDS")
 REPLACED = ("restored", "restored again", "restored to redo", "taken over", "taken over again")
 FOUND = (100860, 20261121000471)
 """
@@ -72,7 +72,7 @@ def test_worlds_with_options_of_handlers(options: HandlerOptions) -> None:
     first = first_seed()
     wrong = {
         seed: told.wrong
-        for seed in range(first, first + size(300, 30))
+        for seed in range(first, first + size(300, 12))
         if (told := tell(seed, rules=handler_rules(options))).wrong
     }
 
@@ -86,7 +86,7 @@ def test_worlds_with_restores() -> None:
 
     No new message tells their peers of it.
     """
-    first, worlds = first_seed(), size(600, 60)
+    first, worlds = first_seed(), size(600, 30)
     told = [tell(seed, restores=True) for seed in range(first, first + worlds)]
     reached = sum((each.reached for each in told), Counter[str]())
 
