@@ -288,6 +288,23 @@ def test_what_is_sent_into_a_pause_waits(world: World) -> None:
     assert ([], [1, 2, 3], []) == (before, read(boxes["a"]), boxes["b"].dead_letters.list())
 
 
+@pytest.mark.parametrize("config", [{}, {"max_pending": 10}], ids=["any", "max_pending"])
+def test_a_message_after_a_pause_overtakes_none_of_it(world: World, config: Any) -> None:
+    """A sender in a transaction, which cannot run its tasks, first releases what it held."""
+    boxes = team(world, "a", "b", **config)
+    room(boxes["a"]).pause()
+    for number in range(2):
+        room(boxes["b"]).send(number + 1)
+    room(boxes["a"]).resume()
+    with boxes["b"].begin():
+        room(boxes["b"]).send(3)
+    held = boxes["b"].query("SELECT seq FROM onceward_outbox WHERE held_by IS NOT NULL")
+    world.settle()
+
+    assert [] == held
+    assert [1, 2, 3] == read(boxes["a"])
+
+
 def test_a_pause_keeps_a_delay(world: World) -> None:
     """A delayed message that a pause held leaves no earlier than it was to leave."""
     boxes = team(world, "a", "b")

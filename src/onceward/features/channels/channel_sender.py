@@ -143,8 +143,11 @@ class ChannelSender:
     def _held(self, tx: StoreTransaction, found: ChannelInfo, fanout: Fanout) -> Fanout:
         """Return the copies, held if the channel is paused or has max_pending of ours."""
         most, count = found.config.max_pending, len(fanout.messages)
+        behind = channel_posts.task(tx, "channel", found.name)
+        if behind is not None and behind.held and not found.holds:  # or this one overtakes them
+            self.tasks.release(tx, found)
+            behind = channel_posts.task(tx, "channel", found.name)
         full = most is not None and channel_posts.under_way(tx, found.name) + count > most
-        behind = None if most is None else channel_posts.task(tx, "channel", found.name)
         if not (found.holds or full or (behind is not None and behind.held)):
             return fanout
         channel_posts.start(tx, "channel", found.name, self.directory.newest(found.name))

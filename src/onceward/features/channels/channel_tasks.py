@@ -84,7 +84,7 @@ class ChannelTasks:
         if found.config.sticky and self.directory.newest(name) > position:
             self._db.write(lambda tx: self.serve(tx, found))
         if held and found.state in ("active", "draining"):
-            self._db.write(lambda tx: self._release(tx, found))
+            self._db.write(lambda tx: self.release(tx, found))
 
     def end_closed(self, within: float = math.inf) -> int:
         """Make dead letters of what waits for closed channels; return how many."""
@@ -92,7 +92,8 @@ class ChannelTasks:
             return 0
         return self._closed.end(within)
 
-    def _release(self, tx: StoreTransaction, found: ChannelInfo) -> None:
+    def release(self, tx: StoreTransaction, found: ChannelInfo) -> None:
+        """Release the held messages that there is room for, the oldest first."""
         most = found.config.max_pending
         free = -1 if most is None else max(0, most - channel_posts.under_way(tx, found.name))
         if free and channel_posts.release(tx, found.name, free):
