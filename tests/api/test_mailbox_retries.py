@@ -9,7 +9,7 @@ import pytest
 from tests.children import PYTHON, Child
 from tests.waiting import until
 
-from onceward import Msg, Postbox
+from onceward import Msg, Postbox, Tuning
 
 HOUR = 3600
 MEMBER = f"""
@@ -56,7 +56,7 @@ def test_a_message_that_cannot_be_read_does_not_end_a_lease(tmp_path: Path) -> N
 @pytest.mark.parametrize("waits", [False, True], ids=["reads", "waits"])
 def test_leases_of_a_killed_process_are_free_at_once(tmp_path: Path, waits: bool) -> None:
     """Another member gets its message in the second attempt, also one that waits for it."""
-    with Postbox(tmp_path / "a.db", agent="a", start=False, poll_interval=0) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, tuning=Tuning(poll_interval=0)) as box:
         jobs, found = box.mailboxes.ensure("jobs", public=True), list[tuple[object, int]]()
         jobs.send("x")
         box.run_until_idle()

@@ -22,7 +22,7 @@ from tests.bench.measure import Lap, Result, repeat
 from tests.bench.plan import Plan
 from tests.bench.wake import once, receive
 
-from onceward import Postbox
+from onceward import Postbox, Tuning
 from onceward.file.group_commit import ReplacedFileDetector
 from onceward.file.notify import Notifier
 from onceward.message.body import encode
@@ -248,7 +248,7 @@ def waking(plan: Plan, durability: str) -> Iterator[Result]:
             ours / "alice.db",
             agent="alice",
             durability=cast("Durability", durability),
-            poll_interval=0,
+            tuning=Tuning(poll_interval=0),
         ) as box,
     ):
         plan.settle()

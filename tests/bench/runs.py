@@ -20,7 +20,7 @@ from tests.bench.measure import Goal, Result, quantile_ms
 from tests.bench.plan import Plan
 from tests.bench.raw import connect
 
-from onceward import Agent, Postbox, Run
+from onceward import Agent, Postbox, Run, Tuning
 from onceward.message.vocabulary import QueueMode
 
 SESSIONS: Final = 100
@@ -127,7 +127,7 @@ def latency(plan: Plan) -> Result:
     home = plan.room("idle")
     with (
         running(serve, home) as link,
-        Postbox(home / "user.db", agent="user", poll_interval=0) as user,
+        Postbox(home / "user.db", agent="user", tuning=Tuning(poll_interval=0)) as user,
     ):
         plan.settle()
         waits = [_once(user, link) for _ in range(rounds + WARM)][WARM:]
@@ -158,6 +158,6 @@ def serve(link: Link, home: Path) -> None:
         del run
         say_when(link)
 
-    with Postbox(home / "coder.db", agent=agent, poll_interval=0):
+    with Postbox(home / "coder.db", agent=agent, tuning=Tuning(poll_interval=0)):
         link.send("ready")
         over(link, LONGEST)

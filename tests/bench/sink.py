@@ -56,7 +56,7 @@ def box_with(path: Path, sink: Sink, *, start: bool, **settings: Any) -> Postbox
         "max_pending": UNBOUNDED,
         "delivery_retry": "0s ±0%",
         "handler_retry": "0s ±0%",
-        "breaker_failures": 1 << 30,
+        "tuning": {"breaker_failures": 1 << 30},
     }
     box = Postbox(
         path, agent="alice", start=start, transports={"sink": sink}, **(patient | settings)

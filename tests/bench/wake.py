@@ -17,7 +17,7 @@ from tests.bench.measure import Goal, Result, quantile_ms
 from tests.bench.memory import present_mb
 from tests.bench.plan import Plan
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.events import Processed
 from onceward.file.open_files import REST_PERIOD
 from onceward.message.parcel import Durability
@@ -56,7 +56,7 @@ def latency(plan: Plan) -> Iterator[Result]:
                 ours / "alice.db",
                 agent="alice",
                 durability=cast("Durability", durability),
-                poll_interval=0,
+                tuning=Tuning(poll_interval=0),
             ) as box,
             pipeline.Sender(by_hand, durability) as rival,
         ):
@@ -96,7 +96,10 @@ def once(send: Callable[[], object], link: Link) -> float:
 def receive(link: Link, folder: Path, durability: str) -> None:
     """Handle whatever comes and tell when it was committed; the body of the other process."""
     with Postbox(
-        folder / "bob.db", agent=bob, durability=cast("Durability", durability), poll_interval=0
+        folder / "bob.db",
+        agent=bob,
+        durability=cast("Durability", durability),
+        tuning=Tuning(poll_interval=0),
     ) as box:
         with box.begin() as tx:
             tx.execute(TABLE)

@@ -13,7 +13,7 @@ import pytest
 from tests.children import PYTHON, Child, run
 from tests.wrong_values import put
 
-from onceward import Agent, Context, Postbox, Run
+from onceward import Agent, Context, Postbox, Run, Tuning
 from onceward.errors import OutcomeUnknown
 from onceward.file.identity import supersede
 from onceward.message.clock import SystemClock
@@ -502,7 +502,11 @@ def test_a_call_that_was_left_is_a_warning(cli: Cli, home: Path) -> None:
             said_so.append(said(cli("doctor", "--json"), "runs"))
 
     with Postbox(
-        home / "shop.db", agent=agent, start=False, testing=Controls(clock=clock), abort_grace=5
+        home / "shop.db",
+        agent=agent,
+        start=False,
+        testing=Controls(clock=clock),
+        tuning=Tuning(abort_grace=5),
     ) as shop:
         shop.send("shop", 1)
         shop.run_until_idle()

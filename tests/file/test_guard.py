@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Postbox
+from onceward import Postbox, Tuning
 from onceward.errors import (
     NetworkFilesystem,
     OutcomeUnknown,
@@ -326,7 +326,7 @@ def test_an_idle_process_tells_that_its_file_was_taken_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With no message in either direction the maintenance round notices, and logs it."""
-    with Postbox(tmp_path / "a.db", agent="a", maintenance_interval=0.05) as box:
+    with Postbox(tmp_path / "a.db", agent="a", tuning=Tuning(maintenance_interval=0.05)) as box:
         hidden = box.file.path.with_name("hidden")
         box.file.path.rename(hidden)
         until = time.monotonic() + 60

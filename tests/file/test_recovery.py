@@ -9,7 +9,7 @@ from queue import Queue
 
 import pytest
 
-from onceward import Agent, Context, Msg, Postbox, Retry
+from onceward import Agent, Context, Msg, Postbox, Retry, Tuning
 from onceward.errors import OncewardError, StoreError
 from onceward.file.database import LONGEST_PAUSE, Database
 from onceward.testing import Controls, ManualClock
@@ -131,7 +131,7 @@ def test_engines_go_on_before_maintenance_comes(tmp_path: Path, clock: ManualClo
         tmp_path / "a.db",
         agent=agent,
         testing=Controls(clock=clock),
-        maintenance_interval=600.0,
+        tuning=Tuning(maintenance_interval=600.0),
         hold_unknown=True,
     ) as box:
         box.send("a", Job(n=1))

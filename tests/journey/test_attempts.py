@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, RetryPolicy, Settings
+from onceward import Agent, RetryPolicy, Settings, Tuning
 from onceward.message.parcel import Receipt
 from onceward.transports.function import FunctionTransport
 
@@ -234,7 +234,9 @@ def test_presets_of_a_policy_end_when_they_say(
     world: World, policy: RetryPolicy, seconds: float
 ) -> None:
     """The pauses of a preset are the pauses of its peer: no breaker makes them longer."""
-    shop, _ = world.wired("shop", "billing", delivery_retry=policy, breaker_failures=2)
+    shop, _ = world.wired(
+        "shop", "billing", delivery_retry=policy, tuning=Tuning(breaker_failures=2)
+    )
     world.wire.always = "error"
     message = shop.send("billing", 1)
 

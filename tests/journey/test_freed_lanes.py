@@ -11,14 +11,14 @@ import pytest
 from tests.children import PYTHON, Child
 from tests.waiting import until
 
-from onceward import Message, Postbox
+from onceward import Message, Postbox, Tuning
 
 LONG = 3600
 """Seconds of a lease and of a wait that no test waits for."""
 READER = f"""
 import sys
 from onceward import Postbox
-with Postbox(sys.argv[1], agent="a", start=False, poll_interval=0) as box:
+with Postbox(sys.argv[1], agent="a", start=False, tuning=dict(poll_interval=0)) as box:
     with box.receive(timeout={LONG}) as message:
         print(message.body, flush=True)
 """
@@ -32,7 +32,9 @@ ENDS: dict[str, Callable[[Message[Any]], None]] = {
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[Postbox]:
     """Return a postbox that neither polls nor has engines, with two messages of one peer."""
-    with Postbox(tmp_path / "a.db", agent="a", start=False, poll_interval=0, lease=LONG) as made:
+    with Postbox(
+        tmp_path / "a.db", agent="a", start=False, tuning=Tuning(poll_interval=0), lease=LONG
+    ) as made:
         with Postbox(tmp_path / "shop.db", agent="shop", start=False) as shop:
             for n in (1, 2):
                 shop.send("a", n)

@@ -497,7 +497,7 @@ def test_the_quiet_time_of_a_quick_worker_ends_without_a_poll(tmp_path: Path) ->
     agent.on(Other)(lambda other: called.append(f"-{other.n}"))
     agent.on(Job, debounce=0.05)(lambda job: called.append(f"{job.tenant}{job.n}"))
 
-    with Postbox(tmp_path / "bob.db", agent=agent, poll_interval=3600.0) as box:
+    with Postbox(tmp_path / "bob.db", agent=agent, tuning=Tuning(poll_interval=3600.0)) as box:
         for n in range(20):  # its worker is quick, and shares its commits
             box.send("bob", Other(n=n))
             until(lambda: len(called) > n)  # noqa: B023 - called at once

@@ -12,7 +12,7 @@ import apsw
 import pytest
 from tests.interrupts import interrupted
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.core.deliver import carriers, delivery
 from onceward.core.run import engine_loop as engine
 from onceward.errors import Refused
@@ -69,7 +69,7 @@ def shop(tmp_path: Path, taken: Taken) -> Iterator[Postbox]:
         tmp_path / "shop.db",
         agent=Agent("shop"),
         transports={"function": FunctionTransport(taken)},
-        poll_interval=0,
+        tuning=Tuning(poll_interval=0),
         ack="stored",
         stop_timeout=LIMIT,
     ) as box:

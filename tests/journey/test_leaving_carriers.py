@@ -68,9 +68,7 @@ def shop(tmp_path: Path, peer: Peer) -> Iterator[Postbox]:
         tmp_path / "shop.db",
         agent="shop",
         transports={"function": FunctionTransport(peer)},
-        poll_interval=0,
-        tuning=Tuning(parcel_max_messages=2),
-        breaker_failures=5,
+        tuning=Tuning(parcel_max_messages=2, poll_interval=0, breaker_failures=5),
     ) as box:
         box.peers.add("peer", "function:x")
         yield box
@@ -173,8 +171,12 @@ def test_a_message_that_is_only_stored_is_asked_about(
     """The loop plans the question although it did not pack the parcel."""
     monkeypatch.setattr(delivery, "SETTLE_WITHIN", 0.001)
     with (
-        Postbox(tmp_path / "billing.db", agent="billing", poll_interval=0) as billing,
-        Postbox(tmp_path / "shop.db", agent="shop", poll_interval=0, ack_timeout=0.2) as shop,
+        Postbox(
+            tmp_path / "billing.db", agent="billing", tuning=Tuning(poll_interval=0)
+        ) as billing,
+        Postbox(
+            tmp_path / "shop.db", agent="shop", tuning=Tuning(poll_interval=0), ack_timeout=0.2
+        ) as shop,
     ):
         shop.send("billing", 0)
         until(lambda: billing.file.stats()["inbox_pending"] == 1)
@@ -193,8 +195,8 @@ def test_a_handled_message_wakes_no_dispatcher(
     agent = Agent("billing")
     agent.on("json")(lambda _: None)
     with (
-        Postbox(tmp_path / "billing.db", agent=agent, poll_interval=0) as billing,
-        Postbox(tmp_path / "shop.db", agent="shop", poll_interval=0) as shop,
+        Postbox(tmp_path / "billing.db", agent=agent, tuning=Tuning(poll_interval=0)) as billing,
+        Postbox(tmp_path / "shop.db", agent="shop", tuning=Tuning(poll_interval=0)) as shop,
     ):
 
         def handled() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onceward import Agent, Message, Postbox, Reject
+from onceward import Agent, Message, Postbox, Reject, Tuning
 
 if TYPE_CHECKING:
     from typing import Any
@@ -135,7 +135,7 @@ def test_a_running_agent_tells_at_once(tmp_path: Path) -> None:
 
     with (
         Postbox(tmp_path / "ear.db", agent="ear") as ear,
-        Postbox(tmp_path / "a.db", agent=agent, poll_interval=0) as a,
+        Postbox(tmp_path / "a.db", agent=agent, tuning=Tuning(poll_interval=0)) as a,
     ):
         ear.agents.subscribe(DEAD)
         gone = a.send("a", {}, type="job")

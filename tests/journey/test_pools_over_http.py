@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.ports import free_port
 from tests.waiting import until
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Tuning
 from onceward.http import HttpListener
 from onceward.keys import Keys
 
@@ -67,7 +67,7 @@ def test_two_machines_share_a_pool_and_one_is_away(tmp_path: Path) -> None:
     prepare(at_shop, two, "t2")
     listener, ports = HttpListener("http://127.0.0.1:0"), (free_port(), free_port())
     with Postbox(
-        at_shop / "shop.db", agent="shop", listeners=[listener], breaker_open_for=0.2
+        at_shop / "shop.db", agent="shop", listeners=[listener], tuning=Tuning(breaker_open_for=0.2)
     ) as shop:
         for name, port in zip(("t1", "t2"), ports, strict=True):
             shop.peers.add(name, f"http://127.0.0.1:{port}")

@@ -23,7 +23,7 @@ BRISK: dict[str, Any] = {
     "handler_retry": "0.05s..0.2s ±0%",
     "ack_timeout": 5.0,
     "delivery_attempts": 101,  # a stalled machine gives no message up
-    "breaker_open_for": 0.2,
+    "tuning": {"breaker_open_for": 0.2},
 }
 LONG = 60.0
 

@@ -376,7 +376,7 @@ def test_a_backlog_that_expires_is_buried_without_a_rest(
         tmp_path / "shop.db",
         agent="shop",
         hold_unknown=True,
-        poll_interval=0,
+        tuning=Tuning(poll_interval=0),
         delivery_retry="3600s..3600s ±0%",
         handler_retry="3600s..3600s ±0%",
     ) as shop:

@@ -9,7 +9,7 @@ import pytest
 from tests.children import PYTHON, run
 from tests.waiting import until
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Tuning
 from onceward.errors import InvalidArgument, Retry
 from onceward.testing import Controls
 from onceward.types import Tick
@@ -101,7 +101,9 @@ def test_a_slow_job_holds_no_other_worker(tmp_path: Path) -> None:
     def quick(tick: Tick) -> None:
         ran.append(tick.schedule)
 
-    with Postbox(tmp_path / "bob.db", agent=bob, workers=3, poll_interval=0.02) as box:
+    with Postbox(
+        tmp_path / "bob.db", agent=bob, workers=3, tuning=Tuning(poll_interval=0.02)
+    ) as box:
         box.schedules.run_now("slow")
         assert running.wait(60)
         for _ in range(3):

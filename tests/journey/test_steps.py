@@ -723,7 +723,7 @@ def test_limits_hold_for_one_message(world: World) -> None:
         for n in range(4 if job.n == 1 else 2):
             ctx.step(text, n if job.n == 1 else 60)
 
-    box = world.open(agent, max_steps=3, max_step_bytes=100)
+    box = world.open(agent, tuning=Tuning(max_steps=3, max_step_bytes=100))
     for n in (1, 2):
         box.send("bob", Job(n=n))
     world.settle()

@@ -432,7 +432,7 @@ def test_limits_hold_for_the_output_of_one_message(world: World) -> None:
         if len(told) < 2:
             raise ValueError
 
-    box = world.open(writing(work), max_stream_chunks=3, max_stream_bytes=100)
+    box = world.open(writing(work), tuning=Tuning(max_stream_chunks=3, max_stream_bytes=100))
     sent = box.send("bob", Job(n=1))
     world.settle()
     world.wait(5)
@@ -453,7 +453,7 @@ def test_bytes_are_bounded_before_a_chunk_is_taken(world: World) -> None:
             stream.append(float("nan"))
         stream.append("small")
 
-    box = world.open(writing(work), max_stream_bytes=100)
+    box = world.open(writing(work), tuning=Tuning(max_stream_bytes=100))
     sent = box.send("bob", Job(n=1))
     world.settle()
 

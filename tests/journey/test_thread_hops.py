@@ -54,13 +54,13 @@ WORKER = f"""{STATIONS}
 from onceward import Agent, Postbox
 agent = Agent("billing")
 agent.on("json")(lambda _: tell("handled"))
-with Postbox(sys.argv[1], agent=agent, poll_interval=0):
+with Postbox(sys.argv[1], agent=agent, tuning=dict(poll_interval=0)):
     print(json.dumps("ready"), flush=True)
     sys.stdin.read()
 """
 READER = f"""{STATIONS}
 from onceward import Postbox
-with Postbox(sys.argv[1], agent="billing", poll_interval=0) as box:
+with Postbox(sys.argv[1], agent="billing", tuning=dict(poll_interval=0)) as box:
     print(json.dumps("ready"), flush=True)
     while (message := box.receive(timeout=60)).body != "stop":
         tell("received")
@@ -70,7 +70,7 @@ TASK = f"""{STATIONS}
 import asyncio
 from onceward import AsyncPostbox
 async def main():
-    async with AsyncPostbox(sys.argv[1], agent="billing", poll_interval=0) as box:
+    async with AsyncPostbox(sys.argv[1], agent="billing", tuning=dict(poll_interval=0)) as box:
         print(json.dumps("ready"), flush=True)
         while (message := await box.receive(timeout=60)).body != "stop":
             tell("received")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceward import Agent, Msg, RetryPolicy
+from onceward import Agent, Msg, RetryPolicy, Tuning
 from onceward.events import DeadLettered
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
         hold_unknown=True,
         delivery_retry=policy,
         count_unreachable_attempts=True,
-        breaker_failures=100,
+        tuning=Tuning(breaker_failures=100),
     )
     shop.peers.add("billing", "wire:billing")
     world.wire.always = "down"

@@ -15,7 +15,7 @@ from tests.proof.seed import size
 from tests.waiting import until
 
 import onceward
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.core.run import engine_loop as engine
 from onceward.errors import OncewardError
 from onceward.transports.function import FunctionTransport
@@ -102,7 +102,7 @@ def shop(tmp_path: Path, taken: Taken) -> Iterator[Postbox]:
         agent=agent,
         transports={"function": FunctionTransport(taken)},
         ack="stored",
-        poll_interval=0,
+        tuning=Tuning(poll_interval=0),
         busy_timeout=10,
     ) as box:
         for name in ("peer", "other"):

@@ -1,7 +1,9 @@
 """Settings and policies: a value's source, its bounds, and how long a failure waits."""
 
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward import RetryPolicy, Settings, Tuning
+from onceward import Postbox, RetryPolicy, Settings, Tuning
 from onceward.errors import InvalidArgument
 
 DAY = 86_400.0
@@ -77,8 +79,8 @@ def test_the_nearest_word_wins(
         ("lease", 0),
         ("lease", float("inf")),
         ("handler_timeout", float("inf")),
-        ("maintenance_interval", float("inf")),
-        ("maintenance_interval", 0),
+        ("tuning", {"maintenance_interval": float("inf")}),
+        ("tuning", {"maintenance_interval": 0}),
         ("lease", 1e300),
         ("retention", 1e300),
         ("workers", 0),
@@ -156,19 +158,32 @@ def test_any_values_are_loaded_or_refused(values: dict[str, object]) -> None:
     assert set(values) == loaded.model_fields_set
 
 
+def test_the_error_says_where_a_tuning_option_goes(tmp_path: Path) -> None:
+    """A name of ``Tuning`` that is given to the postbox, or to the settings, is shown in place."""
+    told = re.escape("write tuning=Tuning(max_steps=…)")
+
+    flat: dict[str, Any] = {"max_steps": 3}
+
+    with pytest.raises(InvalidArgument, match=told):
+        Settings(**flat)
+    with pytest.raises(InvalidArgument, match=told):
+        Postbox(tmp_path / "a.db", agent="a", **flat)
+
+
 def test_the_preset_says_what_it_promises() -> None:
     """
     The five-minute preset has 1,000 places, no jitter, and counts every attempt.
 
     Keywords still win.
     """
-    preset = Settings.five_minutes(max_pending=5)
+    preset = Settings.five_minutes(max_pending=5, tuning=Tuning(carriers=3))
 
     assert (5, "11x 1s..60s ±0%", True) == (
         preset.max_pending,
         str(preset.delivery_policy),
         preset.count_unreachable_attempts,
     )
+    assert (0, 3) == (preset.tuning.breaker_open_for, preset.tuning.carriers)
     assert 1000 == Settings.five_minutes().max_pending
 
 

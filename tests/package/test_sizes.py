@@ -16,9 +16,9 @@ MEDIAN_LINES = 8
 BUDGET = {
     "file": 5_110,  # homes; files that sleep; a new file gets its tables by one copy
     "core": 11_256,  # bodies in files; limits set while they run; ids of restores, of keys
-    "features": 11_072,  # keys of stored bodies; lanes of other code; set limits; groups; status
+    "features": 11_080,  # keys of stored bodies; lanes of other code; set limits; groups; status
     "message": 4_246,  # wire versions; status of a message; validators known to forks
-    "api": 2_625,  # the postbox of a handler; status; typed gather; handlers that send
+    "api": 2_627,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 4_898,  # wire versions; webhooks
     "ops": 12_168,  # pages of groups; limits of handlers in forms; a drill of backups
     "fleet": 6_563,  # messages judged in a quarter less time: tables by side; other contents

@@ -26,7 +26,7 @@ from tests.transports.over_http import (
 )
 from tests.waiting import until
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.api import peers
 from onceward.core.deliver.transport import TransportContext
 from onceward.errors import InvalidArgument, Unreachable
@@ -290,7 +290,7 @@ with Postbox(sys.argv[1], agent="bob") as box:
 def test_another_process_leaves_the_peer_to_the_one_that_listens(homes: Homes) -> None:
     """A message of a process that does not listen is delivered by the one that does, at once."""
     command = [*PYTHON, "-c", ELSEWHERE, homes.far / "bob.db"]
-    with homes.bob(poll_interval=3600) as (box, url), homes.laptop(url) as laptop:
+    with homes.bob(tuning=Tuning(poll_interval=3600)) as (box, url), homes.laptop(url) as laptop:
         box.peers.add("laptop", "poll:")
         with Child(command, "stdin", "stdout") as other:
             message = laptop.receive(timeout=60)

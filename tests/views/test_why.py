@@ -12,7 +12,7 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 from tests.children import PYTHON, run
 
-from onceward import Agent, Context, Msg, Postbox, Reject, Retry, RetryPolicy, Run, Settings
+from onceward import Agent, Context, Msg, Postbox, Reject, Retry, RetryPolicy, Run, Settings, Tuning
 from onceward.errors import InvalidArgument
 from onceward.file.read_only import opened
 from onceward.ops.views import lists
@@ -206,7 +206,9 @@ def test_a_peer_that_does_not_answer_is_named_with_its_error(home: Home) -> None
 
 def test_an_open_breaker_is_to_be_acted_on(home: Home) -> None:
     """The command that closes it is given."""
-    shop = home.open("shop", hold_unknown=True, settings=Settings(breaker_failures=2))
+    shop = home.open(
+        "shop", hold_unknown=True, settings=Settings(tuning=Tuning(breaker_failures=2))
+    )
     message_id = shop.send("billing", {})
     for _ in range(3):
         shop.run_until_idle()

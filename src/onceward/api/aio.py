@@ -154,7 +154,7 @@ class SessionFace(AsyncFace[S_co]):
         """Return how far a message is, at once or after a change; see ``Session.status``."""
         plain, bridge = self._plain, self._bridge
         reader = await bridge.call(lambda: plain._status_reader(ticket, depth, after))
-        due = partial(at_least_each, plain._settings.poll_interval)
+        due = partial(at_least_each, plain._settings.tuning.poll_interval)
         return await bridge.wait(reader.look, timeout, db=reader.file, due=due) or reader.last
 
     async def receive(
@@ -294,7 +294,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource, AsyncPostboxParts):
         """Yield the output of a message's handler; see ``Postbox.follow``."""
         bridge = self._bridge
         reader = await bridge.call(lambda: self._plain._stream_reader(ticket, name, after))
-        due = partial(at_least_each, self._plain._settings.poll_interval)
+        due = partial(at_least_each, self._plain._settings.tuning.poll_interval)
         while items := await bridge.wait(reader.look, timeout, db=reader.file, due=due):
             for each in items:
                 yield each
@@ -310,7 +310,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource, AsyncPostboxParts):
         return self
 
     def _join(self, box: Postbox, loop: asyncio.AbstractEventLoop) -> None:
-        bridge = FileBridge(box._db, loop, box._settings.poll_interval)
+        bridge = FileBridge(box._db, loop, box._settings.tuning.poll_interval)
         self._opened = (box, bridge)
         self._forget_parts()
         self.agents = AsyncAgents(box.agents, bridge)

@@ -67,7 +67,7 @@ from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option, quoted
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.record import Cancellation, Cancellations, HistoryFilters, Page, Ticket
-from onceward.message.settings import Controls, Settings, SettingsOptions
+from onceward.message.settings import Controls, Settings, SettingsOptions, in_tuning
 from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import SentState
 from onceward.transports import file as file_transport
@@ -133,7 +133,9 @@ def _known(overrides: SettingsOptions) -> SettingsOptions:
     """Return settings; raise InvalidArgument for a keyword that is neither option nor setting."""
     known = PostboxOptions.__annotations__
     if unknown := overrides.keys() - known:
-        raise InvalidArgument(no_option("a postbox", unknown, ["agent", "loop", *known]))
+        raise InvalidArgument(
+            no_option("a postbox", unknown, ["agent", "loop", *known], in_tuning(unknown))
+        )
     return overrides
 
 
@@ -651,7 +653,7 @@ class Postbox(Session, EventSource, PostboxParts):
         return StreamReader(self._db, self._files.file, ticket, name=name, after=after, first=first)
 
     def _following(self, reader: StreamReader, timeout: Span | None) -> Iterator[StreamItem]:
-        poll = self._settings.poll_interval
+        poll = self._settings.tuning.poll_interval
         due = partial(at_least_each, poll)
         while items := until_found(reader.file, reader.look, timeout, poll=poll, due=due):
             yield from items

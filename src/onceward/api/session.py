@@ -352,7 +352,7 @@ class Session:
 
         """
         reader = self._status_reader(ticket, depth, after)
-        poll = self._settings.poll_interval
+        poll = self._settings.tuning.poll_interval
         due = partial(at_least_each, poll)
         return until_found(reader.file, reader.look, timeout, poll=poll, due=due) or reader.last
 
@@ -456,7 +456,7 @@ class Session:
             db,
             look,
             timeout,
-            poll=self._settings.poll_interval,
+            poll=self._settings.tuning.poll_interval,
             due=partial(recovery.next_wakeup, db),
         )
 

@@ -104,11 +104,13 @@ class Maintenance:
         self._prunes = [each.prune for each in upkeep if each.prune is not None]
         self._indexes = [each.keep for each in upkeep if each.keep is not None]
         self._left = _Left()
-        self._loop = EngineLoop(db, "maintenance", self._look, pause=settings.maintenance_interval)
+        self._loop = EngineLoop(
+            db, "maintenance", self._look, pause=settings.tuning.maintenance_interval
+        )
 
     def start(self) -> None:
         """Start maintenance in the background, first after one interval."""
-        self._loop.start(delay=self._settings.maintenance_interval)
+        self._loop.start(delay=self._settings.tuning.maintenance_interval)
 
     def stop(self, timeout: float) -> None:
         """Stop after the current slice; wait up to *timeout* seconds for it."""
@@ -119,14 +121,14 @@ class Maintenance:
         if rests and left.skipped < SKIPPED and self._is_unchanged(left):
             self._left = left._replace(skipped=left.skipped + 1)
             self._run_extra_tasks()
-            return self._settings.maintenance_interval
+            return self._settings.tuning.maintenance_interval
         self.run_once()
         version = self._db.version_if_open()  # first: a message that comes now is a change
         expires_at = inbox.next_expiry(self._db.read)
         if rests:
             engine_threads().rests.rest_again(self._db)
         self._left = _Left(version, expires_at)
-        return self._settings.maintenance_interval
+        return self._settings.tuning.maintenance_interval
 
     def _is_unchanged(self, left: _Left) -> bool:
         """Return whether nothing has come into the file or expired there since the last round."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -56,20 +56,12 @@ class SettingsOptions(TypedDict, total=False):
     count_unreachable_attempts: bool
     ack_timeout: Span
     deliver_timeout: Span
-    breaker_failures: int
-    breaker_open_for: Span
     lease: Span
     handler_timeout: Span
     handler_retry: RetryPolicy | str
     handler_attempts: int | None
     workers: int | None
-    blocked_after: Span
-    max_steps: int
-    max_step_bytes: int
-    max_stream_chunks: int
-    max_stream_bytes: int
     max_runs: int
-    abort_grace: Span
     queue_mode: QueueMode
     queue_debounce: Span
     queue_cap: float | None
@@ -77,8 +69,6 @@ class SettingsOptions(TypedDict, total=False):
     queue_aborted: Aborted
     retention: Span
     result_retention: Span
-    maintenance_interval: Span
-    poll_interval: Span
     stop_timeout: Span
     topics: tuple[str, ...] | None
     session_topics: dict[str, tuple[str, ...]]
@@ -179,7 +169,7 @@ class Checked(BaseModel):
         """Check the values."""
         kind, known = type(self).__name__.lower(), type(self).model_fields
         if unknown := given.keys() - known.keys():
-            raise InvalidArgument(no_option(kind, unknown, known))
+            raise InvalidArgument(no_option(kind, unknown, known, in_tuning(unknown)))
         try:
             super().__init__(**given)
         except ValidationError as error:
@@ -214,12 +204,50 @@ class Tuning(Checked):
     """Maximum size of a push; a single message may be larger."""
     retention_slice: Annotated[int, Field(ge=1)] = 500
     """Rows deleted in one transaction; writers get their turn between two of them."""
+    breaker_failures: Annotated[int, Field(ge=1)] = 5
+    """Failures in a row that open a peer's breaker."""
+    breaker_open_for: Seconds = 30.0
+    """How long an open breaker stops pushes to its peer before the next try."""
     breaker_successes: Annotated[int, Field(ge=1)] = 2
     """Pushes that must succeed before a half-open breaker closes."""
     stream_batch_for: Seconds = 0.1
     """Maximum time that an output chunk waits for others to share their commit."""
     stream_batch_bytes: Annotated[int, Field(ge=1)] = 16 << 10
     """Bytes of output after which it is committed at once."""
+    max_stream_chunks: Annotated[int, Field(ge=1)] = 100_000
+    """Maximum output chunks of one message, in all its streams."""
+    max_stream_bytes: Annotated[int, Field(ge=1)] = 16 << 20
+    """Maximum output size of one message, in all its streams."""
+    max_steps: Annotated[int, Field(ge=1)] = 1000
+    """Maximum steps that the handler of one message may store."""
+    max_step_bytes: Annotated[int, Field(ge=1)] = 16 << 20
+    """Maximum total size of the step results of one message."""
+    abort_grace: Seconds = 5.0
+    """
+    How long a session waits for an aborted call to return before its next run starts.
+
+    A coroutine is then cancelled again, and gets the same time again.
+    """
+    blocked_after: Seconds = 1.0
+    """
+    How long a coroutine may block its event loop before the log names it; with 0 none is named.
+
+    It stops all async handlers of that loop, those of other agents included.
+    """
+    maintenance_interval: Positive = 60.0
+    """Time between two rounds of pruning and checkpoints."""
+    poll_interval: Seconds = 0.1
+    """
+    How often ``PRAGMA data_version`` is read, in case a notification is lost; 0: never.
+
+    A process with more than ten files reads it less often in each, down to once a second.
+    """
+
+
+def in_tuning(names: Iterable[str]) -> str:
+    """Return how to write the options that are fields of ``Tuning``; nothing for others."""
+    found = sorted(Tuning.model_fields.keys() & set(names))
+    return f"; write tuning=Tuning({', '.join(f'{each}=…' for each in found)})" if found else ""
 
 
 def merge_tuning(*layers: Any) -> Any:
@@ -303,10 +331,6 @@ class Settings(Checked):
     """
     deliver_timeout: Seconds = 30.0
     """Maximum time of one push; a longer one is given up, and its peer backs off."""
-    breaker_failures: Annotated[int, Field(ge=1)] = 5
-    """Failures in a row that open a peer's breaker."""
-    breaker_open_for: Seconds = 30.0
-    """How long an open breaker stops pushes to its peer before the next try."""
 
     lease: Positive = 30.0
     """How long a claim lasts without a heartbeat."""
@@ -323,29 +347,9 @@ class Settings(Checked):
     None means 1, or 8 if a handler is ``async def``, or the largest ``concurrency`` of a handler;
     functions without ``concurrency`` then run one at a time.
     """
-    blocked_after: Seconds = 1.0
-    """
-    How long a coroutine may block its event loop before the log names it; with 0 none is named.
 
-    It stops all async handlers of that loop, those of other agents included.
-    """
-
-    max_steps: Annotated[int, Field(ge=1)] = 1000
-    """Maximum steps that the handler of one message may store."""
-    max_step_bytes: Annotated[int, Field(ge=1)] = 16 << 20
-    """Maximum total size of the step results of one message."""
-    max_stream_chunks: Annotated[int, Field(ge=1)] = 100_000
-    """Maximum output chunks of one message, in all its streams."""
-    max_stream_bytes: Annotated[int, Field(ge=1)] = 16 << 20
-    """Maximum output size of one message, in all its streams."""
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
     """Maximum runs of different sessions that this process has open at the same time."""
-    abort_grace: Seconds = 5.0
-    """
-    How long a session waits for an aborted call to return before its next run starts.
-
-    A coroutine is then cancelled again, and gets the same time again.
-    """
     queue_mode: QueueMode = "followup"
     """Mode of a busy session with runs, if neither session nor handler sets one."""
     queue_debounce: Annotated[float, Spelled, Field(le=1e9, allow_inf_nan=False)] = 1.0
@@ -365,14 +369,6 @@ class Settings(Checked):
     """
     result_retention: Seconds = 3600.0
     """How long results and the progress of handlers are kept; 0 keeps none."""
-    maintenance_interval: Positive = 60.0
-    """Time between two rounds of pruning and checkpoints."""
-    poll_interval: Seconds = 0.1
-    """
-    How often ``PRAGMA data_version`` is read, in case a notification is lost; 0: never.
-
-    A process with more than ten files reads it less often in each, down to once a second.
-    """
     stop_timeout: Seconds = 5.0
     """Maximum wait for running handlers and pushes when the postbox stops."""
     topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
@@ -477,9 +473,9 @@ class Settings(Checked):
             "delivery_retry": "11x ±0%",
             "handler_retry": "11x ±0%",
             "count_unreachable_attempts": True,
-            "breaker_open_for": 0.0,
         }
-        return cls(**preset | overrides)
+        tuning = merge_tuning({"breaker_open_for": 0.0}, overrides.get("tuning", {}))
+        return cls(**preset | overrides | {"tuning": tuning})
 
     @classmethod
     def summarize_beyond_20(cls, **overrides: Unpack[SettingsOptions]) -> Self:

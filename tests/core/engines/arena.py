@@ -37,11 +37,11 @@ from onceward.testing.kills import end_with_parent
 
 SESSIONS = ("red", "green", "blue")
 BRISK: dict[str, Any] = {
-    "durability": "fast", "abort_grace": 600.0,
+    "durability": "fast", "tuning": {"abort_grace": 600.0, "breaker_open_for": 0.05},
     "lease": 2.0, "delivery_retry": "0.01s..0.05s ±0%", "handler_retry": "0.01s..0.05s ±0%",
     "ack_timeout": 0.2,
     "stop_timeout": 0.5, "max_runs": 4, "handler_attempts": 10_000, "hold_unknown": True,
-    "delivery_attempts": 10_000, "ack": "stored", "deliver_timeout": 1.0, "breaker_open_for": 0.05,
+    "delivery_attempts": 10_000, "ack": "stored", "deliver_timeout": 1.0,
 }  # fmt: skip
 """Short spans, so that what died is replaced soon; SIGKILL needs no stronger durability."""
 LIFE = 0.06

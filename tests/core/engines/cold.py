@@ -24,7 +24,7 @@ import apsw
 from tests.waiting import until
 
 import onceward
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 
 ROOT: Final = str(Path(onceward.__file__).parent)
 PUSHED: Final = os.path.join("transports", "file.py"), "deliver"  # noqa: PTH118 - a name, no path
@@ -133,7 +133,7 @@ def wake_ups(folder: Path) -> Iterator[WakeUp]:
     recorder = Recorder()
     with recorder.watching(), recipient(folder / "bob.db") as process:
         out, into = cast("IO[str]", process.stdout), cast("IO[str]", process.stdin)
-        with Postbox(folder / "alice.db", agent="alice", poll_interval=0) as alice:
+        with Postbox(folder / "alice.db", agent="alice", tuning=Tuning(poll_interval=0)) as alice:
             while True:
                 settle(alice)
                 into.write("\n")
@@ -164,7 +164,7 @@ def receive(path: str) -> None:
         recorder.recording = False
         handled.set()  # a handler that takes long would be called after its message is stored
 
-    with recorder.watching(), Postbox(path, agent=bob, poll_interval=0) as box:
+    with recorder.watching(), Postbox(path, agent=bob, tuning=Tuning(poll_interval=0)) as box:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         for _ in sys.stdin:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, AsyncPostbox, Postbox
+from onceward import Agent, AsyncPostbox, Postbox, Tuning
 from onceward.core.handle import loop_watch
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.loop_watch import LoopCall, LoopWatch
@@ -129,7 +129,9 @@ def test_a_handler_that_blocks_the_loop_is_named(
         done.set()
 
     async def main() -> str:
-        async with AsyncPostbox(tmp_path / "a.db", agent=agent, blocked_after=0.02) as box:
+        async with AsyncPostbox(
+            tmp_path / "a.db", agent=agent, tuning=Tuning(blocked_after=0.02)
+        ) as box:
             sent = await box.send("culprit", 1, type="job")
             await done.wait()
             return sent

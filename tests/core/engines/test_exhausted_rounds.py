@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, Postbox, Retry
+from onceward import Agent, Postbox, Retry, Tuning
 from onceward.core.handle import claim
 from onceward.core.rows import claimable
 from onceward.core.run import engine_loop as engine
@@ -32,7 +32,7 @@ def opened(path: Path, handle: Callable[[Any], object], **options: Any) -> Postb
     """Open a postbox that handles what it sends to itself."""
     agent = Agent("shop")
     agent.on("json")(handle)
-    return Postbox(path / "shop.db", agent=agent, poll_interval=0, **options)
+    return Postbox(path / "shop.db", agent=agent, tuning=Tuning(poll_interval=0), **options)
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["stored first", "stored with its call"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE, until
 
-from onceward import Agent, AsyncRun, Postbox, Run
+from onceward import Agent, AsyncRun, Postbox, Run, Tuning
 from onceward.events import RunLeft
 from onceward.testing import Controls, ManualClock
 
@@ -43,7 +43,7 @@ def test_the_next_run_waits_for_the_aborted_call(scripted_agent: Any) -> None:
 
 def test_a_call_that_has_lost_its_lease_is_awaited(scripted_agent: Any) -> None:
     """A call that outlived its lease in this process is still the call of its session."""
-    one = scripted_agent({"lease": 2.0, "abort_grace": GRACE})
+    one = scripted_agent({"lease": 2.0, "tuning": {"abort_grace": GRACE}})
     begun: list[tuple[int, bool]] = []
 
     def slow(run: Run) -> None:
@@ -117,7 +117,9 @@ def test_steered_calls_take_one_slot(tmp_path: Path) -> None:
         run.reply("served")
 
     with (
-        Postbox(tmp_path / "coder.db", agent=agent, max_runs=2, abort_grace=600.0) as box,
+        Postbox(
+            tmp_path / "coder.db", agent=agent, max_runs=2, tuning=Tuning(abort_grace=600.0)
+        ) as box,
         Postbox(tmp_path / "user.db", agent="user") as user,
     ):
         user.session("chat").send("coder", 0)
@@ -155,7 +157,7 @@ def test_a_coroutine_is_awaited_to_its_end(tmp_path: Path) -> None:
             told.append("cleaned up")
 
     with (
-        Postbox(tmp_path / "coder.db", agent=agent, abort_grace=600.0) as box,
+        Postbox(tmp_path / "coder.db", agent=agent, tuning=Tuning(abort_grace=600.0)) as box,
         Postbox(tmp_path / "user.db", agent="user") as user,
     ):
         user.send("coder", 1)
@@ -185,7 +187,10 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(tmp_path:
 
     with (
         Postbox(
-            tmp_path / "coder.db", agent=agent, testing=Controls(clock=clock), abort_grace=GRACE
+            tmp_path / "coder.db",
+            agent=agent,
+            testing=Controls(clock=clock),
+            tuning=Tuning(abort_grace=GRACE),
         ) as box,
         Postbox(tmp_path / "user.db", agent="user", testing=Controls(clock=clock)) as user,
     ):
@@ -222,7 +227,7 @@ def test_another_process_awaits_a_coroutine_as_long(tmp_path: Path) -> None:
     def other_turn(run: Run) -> None:
         told.append("next run")
 
-    shared: dict[str, Any] = {"testing": Controls(clock=clock), "abort_grace": GRACE}
+    shared: dict[str, Any] = {"testing": Controls(clock=clock), "tuning": {"abort_grace": GRACE}}
     with (
         Postbox(tmp_path / "coder.db", agent=agent, **shared) as one,
         Postbox(tmp_path / "coder.db", agent=rest, start=False, **shared) as other,
@@ -244,7 +249,7 @@ def test_another_process_awaits_a_coroutine_as_long(tmp_path: Path) -> None:
 
 def test_a_left_call_lets_its_lane_go_whatever_the_clock_says(scripted_agent: Any) -> None:
     """A wall clock that was set back does not make the session wait longer than the grace."""
-    one = scripted_agent({"abort_grace": GRACE}, mode="steer")
+    one = scripted_agent({"tuning": {"abort_grace": GRACE}}, mode="steer")
 
     begun: list[int] = []
 
@@ -268,7 +273,7 @@ def test_a_call_that_does_not_return_is_left_and_told(scripted_agent: Any, caplo
 
     That is an event, a log line, a figure of ``health`` and two moments of the run.
     """
-    one = scripted_agent({"abort_grace": GRACE}, mode="steer")
+    one = scripted_agent({"tuning": {"abort_grace": GRACE}}, mode="steer")
     heard: list[Any] = []
     one.box.on(RunLeft, heard.append)
     left, begun = list[int](), list[int]()
@@ -300,7 +305,7 @@ def test_a_call_that_does_not_return_is_left_and_told(scripted_agent: Any, caplo
 
 def test_a_session_leaves_three_calls_at_most(scripted_agent: Any) -> None:
     """A session with three calls that have not returned waits until one of them has."""
-    one = scripted_agent({"abort_grace": GRACE}, mode="steer")
+    one = scripted_agent({"tuning": {"abort_grace": GRACE}}, mode="steer")
     waited: list[int] = []
 
     def deaf(run: Run) -> None:

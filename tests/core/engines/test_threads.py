@@ -15,7 +15,7 @@ import pytest
 from tests.children import PYTHON, Child
 from tests.waiting import until
 
-from onceward import Agent, Postbox
+from onceward import Agent, Postbox, Tuning
 from onceward.core.handle.worker import Worker
 from onceward.core.run import threads as engine_threads_module
 from onceward.core.run.threads import AT_ONCE, EngineTask, EngineThreads
@@ -454,7 +454,7 @@ def test_a_closed_postbox_is_freed(tmp_path: Path) -> None:
     async def job(_: int) -> None:
         handled.set()
 
-    box = Postbox(tmp_path / "a.db", agent=agent, maintenance_interval=3600.0)
+    box = Postbox(tmp_path / "a.db", agent=agent, tuning=Tuning(maintenance_interval=3600.0))
     box.send("a", 1, type="job")
     assert handled.wait(LIMIT)
     box.close()

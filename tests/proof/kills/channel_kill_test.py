@@ -38,9 +38,9 @@ HOLD_EACH: Final = 7
 TOLD: Final = "CREATE TABLE told (n INTEGER PRIMARY KEY, id TEXT)"
 DONE: Final = "CREATE TABLE done (n INTEGER, id TEXT)"
 SETTINGS: Final[dict[str, Any]] = {
-    "durability": "fast", "poll_interval": 0.05, "ack_timeout": 0.5,
+    "durability": "fast", "ack_timeout": 0.5,
+    "tuning": {"poll_interval": 0.05, "breaker_failures": 1000},
     "delivery_retry": "0.05s..0.2s ±0%", "handler_retry": "0.05s..0.2s ±0%",
-    "breaker_failures": 1000,
 }  # fmt: skip
 
 

@@ -52,7 +52,7 @@ EFFECTS: Final = "SELECT lane, number FROM effects ORDER BY rowid"
 SETTINGS: Final[dict[str, Any]] = {
     "durability": "fast", "ack_timeout": 5.0,
     "delivery_retry": "0.05s..0.5s ±0%", "handler_retry": "0.05s..0.5s ±0%",
-    "breaker_failures": 1_000_000, "deliver_timeout": 2.0, "max_pending": 1 << 40,
+    "tuning": {"breaker_failures": 1_000_000}, "deliver_timeout": 2.0, "max_pending": 1 << 40,
 }  # fmt: skip
 
 

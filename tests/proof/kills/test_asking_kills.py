@@ -46,8 +46,8 @@ def create(box: Postbox) -> None:
         tx.execute(table)
 
 with Postbox(f"{folder}/{name}.db", agent=agent, durability="fast", delivery_retry="50ms..200ms",
-             handler_retry="50ms..200ms", breaker_failures=1000, ack_timeout=1.0, lease=2.0,
-             workers=2):
+             handler_retry="50ms..200ms", tuning=dict(breaker_failures=1000), ack_timeout=1.0,
+             lease=2.0, workers=2):
     time.sleep(600)
 """
 EFFECTS = "SELECT n, found FROM effects ORDER BY n, found DESC"

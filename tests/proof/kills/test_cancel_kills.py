@@ -20,7 +20,7 @@ KILLS = size(80, 10, "ONCEWARD_CANCEL_KILLS")
 SEED = proof_seed()
 SETTINGS = (
     "durability='fast', delivery_retry='50ms..200ms', handler_retry='50ms..200ms', "
-    "breaker_failures=1000, ack_timeout=1.0"
+    "tuning=dict(breaker_failures=1000), ack_timeout=1.0"
 )
 SENDER = f"""
 import random, sys, time

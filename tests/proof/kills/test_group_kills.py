@@ -10,7 +10,7 @@ import pytest
 from tests.proof.seed import proof_seed, size
 from tests.waiting import until
 
-from onceward import Agent, Context, Postbox, Reject
+from onceward import Agent, Context, Postbox, Reject, Tuning
 from onceward.testing import crew
 from onceward.types import GroupDone
 
@@ -68,7 +68,7 @@ def role(folder: Path, name: str) -> None:
     agent, path = {"boss": boss, "hands": hands}[name], folder / f"{name}.db"
     with Postbox(
         path, agent=agent, durability="fast", delivery_retry="50ms..200ms", lease=2.0,
-        ack_timeout=1.0, breaker_failures=1000,
+        ack_timeout=1.0, tuning=Tuning(breaker_failures=1000),
     ):  # fmt: skip
         time.sleep(600)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.proof.seed import proof_seed, size
 from tests.waiting import until
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Tuning
 from onceward.features.large_bodies import sweeping
 from onceward.testing import crew
 
@@ -115,7 +115,7 @@ def role_shop(folder: Path, _name: str) -> None:
     """Send for ever."""
     with Postbox(
         folder / "shop.db", agent="shop", large_body=5000, durability="fast", ack_timeout=1.0,
-        delivery_retry="50ms..200ms", breaker_failures=1000,
+        delivery_retry="50ms..200ms", tuning=Tuning(breaker_failures=1000),
     ) as box:  # fmt: skip
         while True:
             box.send("reader", "x" * LARGE)
@@ -128,9 +128,9 @@ def role_reader(folder: Path, _name: str) -> None:
     with (
         Postbox(
             folder / "reader.db", agent=reader, durability="fast", lease=2.0, retention=0,
-            maintenance_interval=0.05,
+            tuning=Tuning(maintenance_interval=0.05),
         ),
-        Postbox(folder / "shop.db", maintenance_interval=0.05),
+        Postbox(folder / "shop.db", tuning=Tuning(maintenance_interval=0.05)),
     ):  # fmt: skip
         time.sleep(600)
 

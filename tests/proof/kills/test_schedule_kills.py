@@ -48,7 +48,7 @@ Scheduler._compose_of = slowly
 schedules.ADVANCE = sys.argv[3]
 box = Postbox(
     sys.argv[1], agent="bob", testing=Controls(clock=Fast(float(sys.argv[2]))), durability="fast",
-    hold_unknown=True, poll_interval=0.01,
+    hold_unknown=True, tuning=dict(poll_interval=0.01),
 )
 for missed in ("all", "one", "skip"):
     box.schedules.add(missed, every=1, missed=missed, to="carol")

@@ -21,7 +21,7 @@ from typing import Final
 from tests.forking import Forked
 from tests.proof.network.proxy import FAULTS, spoiling
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Tuning
 from onceward.http import HttpListener
 from onceward.keys import Keys
 
@@ -88,7 +88,7 @@ def trial(
         Postbox(
             near / "alice.db", agent="alice", listeners=[listener],
             delivery_retry="10ms..100ms",
-            breaker_open_for=0.05, ack_timeout=1, deliver_timeout=5,
+            tuning=Tuning(breaker_open_for=0.05), ack_timeout=1, deliver_timeout=5,
         ) as alice,
     ):  # fmt: skip
         alice.peers.add("bob", url)

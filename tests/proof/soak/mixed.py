@@ -48,7 +48,8 @@ WORKERS: Final = ("till", "mill", "press")
 RESTORED: Final = ("shop", "mill", "press")
 """The agents whose files are replaced by copies. The process of *till* lives to the end."""
 SETTINGS: Final[dict[str, Any]] = {
-    "hold_unknown": True, "retention": 1500, "maintenance_interval": 2, "large_body": 50_000,
+    "hold_unknown": True, "retention": 1500, "large_body": 50_000,
+    "tuning": {"maintenance_interval": 2},
     "delivery_retry": "0.05s..2s", "handler_retry": "0.05s..0.5s",
 }  # fmt: skip
 """

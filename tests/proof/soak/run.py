@@ -24,6 +24,7 @@ import apsw
 
 from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
+from onceward.message.settings import Tuning
 from onceward.testing.kills import end_with_parent
 
 SENDER: Final = "ada"
@@ -184,7 +185,7 @@ def _open(folder: Path, agent: Agent | str) -> Postbox:
         hold_unknown=True,
         retention=KEPT_FOR,
         delivery_attempts=4,
-        maintenance_interval=TIDY_EVERY,
+        tuning=Tuning(maintenance_interval=TIDY_EVERY),
     )
 
 

@@ -165,7 +165,7 @@ class Dispatcher:
     def start(self) -> None:
         """Start pushing in the background."""
         self._deliveries.push_by(Carriers(self._settings.tuning.carriers, self._deliveries.carry))
-        self._loop.start("out", poll=self._settings.poll_interval)
+        self._loop.start("out", poll=self._settings.tuning.poll_interval)
         self._watch_loop.start(delay=self._deliveries.give_up_late())
 
     def stop(self, timeout: float) -> None:

@@ -332,7 +332,7 @@ class HandlerAttempt:
             self.deps.db.agent,
             handler,
             self.leased[0].id,
-            blocked_after=self.deps.settings.blocked_after,
+            blocked_after=self.deps.settings.tuning.blocked_after,
             limit=self.limit,
             until=self.started + self.limit,
         )

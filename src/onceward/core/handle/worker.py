@@ -186,7 +186,7 @@ class Worker:
     def start(self) -> None:
         """Start claiming in the background."""
         self._keeper.start(delay=math.inf)
-        self._loop.start("in", poll=self._settings.poll_interval)
+        self._loop.start("in", poll=self._settings.tuning.poll_interval)
 
     def stop(self, timeout: float) -> None:
         """

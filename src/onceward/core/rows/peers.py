@@ -346,10 +346,10 @@ def back_off(
 ) -> Backoff:
     """Back off after a failure, by delay or by the breaker, and release the lease."""
     failures = held.failures + 1
-    opened = held.breaker == "half_open" or failures >= settings.breaker_failures
+    opened = held.breaker == "half_open" or failures >= settings.tuning.breaker_failures
     wait = policy.delay(failures, rng)
     open_for = (
-        settings.breaker_open_for
+        settings.tuning.breaker_open_for
         if policy.open_for is None
         else seconds("open_for", policy.open_for)
     )
@@ -359,7 +359,7 @@ def back_off(
     if not tx.run(BACK_OFF, held.fence | named):
         raise _lost(held)
     return Backoff(
-        due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures
+        due_at, opened and held.breaker == "closed" and failures == settings.tuning.breaker_failures
     )
 
 

@@ -114,7 +114,7 @@ class Cancelling:
             self._db,
             lambda: self._decision(message_id),
             timeout,
-            poll=self._settings.poll_interval,
+            poll=self._settings.tuning.poll_interval,
             due=lambda left: left,
         )
         return found if decided is None else decided  # a decision of too late is false

@@ -431,7 +431,7 @@ class Channel:
             self._db,
             lambda: self._own_consumer.take(type, patterns, taken),
             timeout,
-            poll=self._consumer.deps.settings.poll_interval,
+            poll=self._consumer.deps.settings.tuning.poll_interval,
             due=lambda left: recovery.next_wakeup(self._db, left),
         )
 

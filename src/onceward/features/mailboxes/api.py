@@ -404,7 +404,7 @@ class Mailbox(MailboxFields):
             db,
             lambda: look() or None,
             timeout,
-            poll=self._deps.settings.poll_interval,
+            poll=self._deps.settings.tuning.poll_interval,
             due=self._reader.until_due,
         )
 

@@ -86,7 +86,7 @@ class Pools:
         Return whether that is so. A parcel that a sender had already packed may come later.
         """
         self.leave(pool)
-        poll = self._settings.poll_interval
+        poll = self._settings.tuning.poll_interval
         found = until_found(
             self._db, lambda: self._is_done(pool) or None, timeout, poll=poll, due=lambda left: left
         )

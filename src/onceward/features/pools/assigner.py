@@ -133,7 +133,7 @@ class Assigner:
         self._started = True
         stop = self._opening.deps.settings.stop_timeout
         self._opening.closing.callback(self._loop.stop, stop)
-        self._loop.start("in", poll=self._opening.deps.settings.poll_interval)
+        self._loop.start("in", poll=self._opening.deps.settings.tuning.poll_interval)
 
 
 def _assign(tx: StoreTransaction, *, told_by_home: Told) -> None:

@@ -87,7 +87,7 @@ class Runs:
             outbox=deps.outbox,
             emitter=EventEmitter(deps.hooks, deps.db.agent),
             owner=owner_name(),
-            grace=deps.settings.abort_grace,
+            grace=deps.settings.tuning.abort_grace,
         )
 
     def queues(self) -> builtins.list[QueueInfo]:

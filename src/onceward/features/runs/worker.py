@@ -259,7 +259,7 @@ class RunExecution(HandlerAttempt):
         )
         self._following: StartedRun | None = None
         self._go_on, self._written = False, 0
-        self._grace = deps.settings.abort_grace
+        self._grace = deps.settings.tuning.abort_grace
         self._left_at = math.inf
         self._graces = 2 if started.handler.is_async else 1
         self.left = False
@@ -571,9 +571,9 @@ class RunWorker:
             outbox=deps.outbox,
             emitter=EventEmitter(deps.hooks, deps.db.agent),
             owner=self.owner,
-            grace=deps.settings.abort_grace,
+            grace=deps.settings.tuning.abort_grace,
         )
-        self._calls = OpenCalls(deps.settings.abort_grace)
+        self._calls = OpenCalls(deps.settings.tuning.abort_grace)
         self._notes = RunNotes(deps.db.in_flight, self.owner)
         self.scheduler = RunScheduler(
             deps, handlers, self.completion, owner=self.owner, delay=self._calls.delay
@@ -589,7 +589,7 @@ class RunWorker:
         """Start serving in the background."""
         self._notes.enter(round(1000 * self._settings.lease))
         self._keeper.start(delay=math.inf)
-        self._loop.start("in", poll=self._settings.poll_interval)
+        self._loop.start("in", poll=self._settings.tuning.poll_interval)
 
     def stop(self, timeout: float) -> None:
         """
@@ -686,7 +686,7 @@ class RunWorker:
             self._calls.update()
             log.warning(
                 "aborted call has not returned", agent=self._db.agent,
-                session=call.session, run_id=call.run_id, seconds=self._settings.abort_grace,
+                session=call.session, run_id=call.run_id, seconds=self._settings.tuning.abort_grace,
             )  # fmt: skip
             self._db.write(partial(self.completion.leave, run=call.row))
 

@@ -462,7 +462,7 @@ class MessageSteps:
         return _digest(*parts)
 
     def _check_room(self, name: StepName) -> None:
-        most = self._settings.max_steps
+        most = self._settings.tuning.max_steps
         known = self._stored
         if len(known) >= most and name not in known:
             self._refuse_full(name, f"it would be step {most + 1} of {most} (max_steps)")
@@ -538,7 +538,7 @@ class MessageSteps:
             check_kept(begun.name, value, read)
         with self._lock:
             total = size + self._bytes
-        most = self._settings.max_step_bytes
+        most = self._settings.tuning.max_step_bytes
         if total > most:
             self._refuse_full(begun.name, f"the results take {total} of {most} (max_step_bytes)")
         return record, read

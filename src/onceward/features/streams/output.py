@@ -98,7 +98,10 @@ class MessageStreams:
         self._waits, self._waits_bytes = self._waits + 1, self._waits_bytes + size
 
     def _check_room(self, name: str, size: int, void: Tail) -> None:
-        chunks, most = self._settings.max_stream_chunks, self._settings.max_stream_bytes
+        chunks, most = (
+            self._settings.tuning.max_stream_chunks,
+            self._settings.tuning.max_stream_bytes,
+        )
         size += self._bytes - void.bytes
         if self._count - void.chunks >= chunks:
             why = f"it would be chunk {chunks + 1} of {chunks} (max_stream_chunks)"
