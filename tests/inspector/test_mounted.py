@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urljoin
 
 import pytest
@@ -252,3 +252,18 @@ def test_a_stream_ends_so_that_a_server_can_stop(home: Home) -> None:
         assert (
             "retry: 2000\nid: 7\n\n" in web.get("/mail/events", headers={"last-event-id": "7"}).text
         )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: inspector(cast("Any", 5)), "5 is not a postbox, a home or a file"),
+        (lambda: inspector("a.db", allow=cast("Any", "x")), "allow='x' must be a function"),
+        (lambda: Reader(cast("Any", 7)), "name=7 must be text"),
+        (lambda: Reader("ann", write=cast("Any", "yes")), "write='yes' must be True or False"),
+    ],
+)
+def test_a_wrong_argument_is_named(wrong: Callable[[], object], told: str) -> None:
+    """Before the first request, which would be answered with an error."""
+    with pytest.raises(InvalidArgument, match=told):
+        wrong()

@@ -51,9 +51,12 @@ def inspector(
     the others see ``app``. Files are read by threads that start with the first request.
 
     Raises:
-        InvalidArgument: no target, or an invalid pattern or address.
+        InvalidArgument: no target, or one of another type; *allow* is no function; or an invalid
+            pattern or address.
 
     """
+    if not callable(allow):
+        raise InvalidArgument(f"allow={allow!r} must be a function that returns a Reader")
     made = made_of(
         [_path(each) for each in targets],
         audit=audit,
@@ -69,6 +72,8 @@ def inspector(
 def _path(target: Target) -> Path:
     if isinstance(target, Postbox | AsyncPostbox):
         return target.file.path
+    if not isinstance(target, str | os.PathLike):
+        raise InvalidArgument(f"{target!r} is not a postbox, a home or a file")
     return Path(target)
 
 

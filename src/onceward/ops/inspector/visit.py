@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from onceward.errors import InvalidArgument
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -20,6 +22,13 @@ class Reader:
 
     name: str
     write: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values of another type."""
+        if not isinstance(self.name, str):
+            raise InvalidArgument(f"name={self.name!r} must be text")
+        if not isinstance(self.write, bool):
+            raise InvalidArgument(f"write={self.write!r} must be True or False")
 
 
 @dataclass(frozen=True, slots=True)
