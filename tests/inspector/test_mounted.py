@@ -259,6 +259,7 @@ def test_a_stream_ends_so_that_a_server_can_stop(home: Home) -> None:
     [
         (lambda: inspector(cast("Any", 5)), "5 is not a postbox, a home or a file"),
         (lambda: inspector("a.db", allow=cast("Any", "x")), "allow='x' must be a function"),
+        (lambda: inspector("a.db", audit=cast("Any", 5)), "audit=5 must be the path"),
         (lambda: Reader(cast("Any", 7)), "name=7 must be text"),
         (lambda: Reader("ann", write=cast("Any", "yes")), "write='yes' must be True or False"),
     ],

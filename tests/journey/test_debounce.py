@@ -213,6 +213,7 @@ def test_a_throttle_without_a_key_is_that_of_the_handler(world: World) -> None:
         ({"debounce": "soon"}, "debounce"),
         ({"throttle": -1}, "throttle"),
         ({"throttle": 1, "unique_for": 1}, "throttle and unique_for"),
+        ({"throttle": 1, "debounce": 1}, "throttle keeps the first"),
         ({"debounce": 1, "batch": 2}, "no debounce"),
     ],
 )

@@ -20,7 +20,7 @@ BUDGET = {
     "message": 4_246,  # wire versions; status of a message; validators known to forks
     "api": 2_627,  # the postbox of a handler; status; typed gather; handlers that send
     "transports": 4_898,  # wire versions; webhooks
-    "ops": 12_168,  # pages of groups; limits of handlers in forms; a drill of backups
+    "ops": 12_172,  # pages of groups; limits of handlers in forms; a drill of backups
     "fleet": 6_563,  # messages judged in a quarter less time: tables by side; other contents
     "testing": 1_623,
     "": 752,  # deprecations; an unsupported version; webhooks; a body of another version

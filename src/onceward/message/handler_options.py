@@ -225,6 +225,8 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
     _check_batch(options)
     if options.get("throttle") is not None and options.get("unique_for") is not None:
         raise InvalidArgument("throttle and unique_for drop messages by different rules: give one")
+    if options.get("throttle") is not None and options.get("debounce") is not None:
+        raise InvalidArgument("throttle keeps the first message, debounce the last: give one")
     return HandlerRules(**_read(READ_HANDLER, options))
 
 

@@ -110,6 +110,10 @@ def made_of(
     places = [Path(place) for place in targets]
     if not places:
         raise InvalidArgument("which files? Name a home or agents' files")
+    if audit is not None and not isinstance(audit, str | os.PathLike):
+        raise InvalidArgument(
+            f"audit={audit!r} must be the path of the file for the log of actions"
+        )
     found = Targets(places)
     site = Site(
         found,
