@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from onceward import Postbox
 from onceward.homes import Homes
@@ -55,11 +56,13 @@ class Home:
 
 
 @contextmanager
-def home(folder: Path, agents: Sequence[str]) -> Iterator[Home]:
-    """Serve agents from a home with a key."""
+def home(
+    folder: Path, agents: Sequence[str], *, url: str = LOOPBACK, **files: Any
+) -> Iterator[Home]:
+    """Serve agents from a home with a key; *files* are those of a certificate."""
     folder.mkdir()
     with ExitStack() as stack:
-        made = Home(folder, HttpListener(LOOPBACK), stack)
+        made = Home(folder, HttpListener(url, **files), stack)
         Homes(folder).show()
         for name in agents:
             made.open(name)
@@ -67,9 +70,11 @@ def home(folder: Path, agents: Sequence[str]) -> Iterator[Home]:
 
 
 @contextmanager
-def two_homes(folder: Path, near: Sequence[str], far: Sequence[str]) -> Iterator[tuple[Home, Home]]:
+def two_homes(
+    folder: Path, near: Sequence[str], far: Sequence[str], **how: Any
+) -> Iterator[tuple[Home, Home]]:
     """Serve two homes that know each other as ``near`` and ``far``."""
-    with home(folder / "near", near) as ours, home(folder / "far", far) as theirs:
+    with home(folder / "near", near, **how) as ours, home(folder / "far", far, **how) as theirs:
         ours.knows(theirs, "far")
         theirs.knows(ours, "near")
         theirs.homes.ping("near")
