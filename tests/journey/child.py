@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Any
 
-from onceward import Agent, Context, Msg, Postbox, Tuning
+from onceward import Agent, Context, Msg, Postbox
 
 BRISK: dict[str, Any] = {
     "lease": 2.0,
@@ -78,7 +78,8 @@ def limited(home: Path, name: str) -> None:
 
 def relay(home: Path, name: str) -> None:
     """Carry mail until stdin ends."""
-    with Postbox(home / f"{name}.db", agent=name, tuning=Tuning(parcel_max_messages=7), **BRISK):
+    settings = BRISK | {"tuning": BRISK["tuning"] | {"parcel_max_messages": 7}}
+    with Postbox(home / f"{name}.db", agent=name, **settings):
         say("ready")
         until_told()
 

@@ -111,4 +111,4 @@ def _limits(rng: random.Random) -> dict[str, Any]:
         "workers": rng.choice((1, 1, 2)),
     }
     tuning = {name: drawn.pop(name) for name in Tuning.model_fields if name in drawn}
-    return drawn | {"tuning": Tuning(**tuning)}
+    return drawn | {"tuning": Tuning(**SHORT["tuning"] | tuning)}
