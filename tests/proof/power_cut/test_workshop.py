@@ -47,7 +47,7 @@ def test_steps_survive_two_deep(
     aloud(verdict)
 
     assert () == verdict.violations
-    assert verdict.count >= 60
+    assert verdict.count >= min(STATES_TWO_DEEP * 0.9, 100)
 
 
 @pytest.mark.parametrize(
