@@ -68,7 +68,9 @@ def shop(tmp_path: Path, peer: Peer) -> Iterator[Postbox]:
         tmp_path / "shop.db",
         agent="shop",
         transports={"function": FunctionTransport(peer)},
-        tuning=Tuning(parcel_max_messages=2, poll_interval=0, breaker_failures=5),
+        tuning=Tuning(
+            parcel_max_messages=2, poll_interval=0, breaker_failures=5, maintenance_interval=3600
+        ),
     ) as box:
         box.peers.add("peer", "function:x")
         yield box
