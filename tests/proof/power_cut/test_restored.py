@@ -25,7 +25,7 @@ def test_restores_survive(depth: int, tmp_path: Path, aloud: Callable[[object], 
 
     Each job is done once, and its sender knows those that were done before it repeats any.
     """
-    states = size(2_000, 100) // depth
+    states = size(2_000, 100, "ONCEWARD_STATES") // depth
     verdict = explore(Restored(SEED), states=states, depth=depth, keep=tmp_path)
     aloud(verdict)
 

@@ -60,9 +60,9 @@ def backup(
 
     With --drill nothing is copied from the file. The newest copy is restored into a scratch folder,
     which is removed at the end (by the next drill if this one is killed), and examined as by check:
-    from --from, or with the program litestream where it replicates the file. *behind* is how many
-    seconds are missing, compared with the file, or with now if there is no file here. Exit code 1
-    if the copy cannot be restored, if it violates an invariant, or if more is missing than
+    from --from, or with the program litestream where it replicates the file. *behind* is by how
+    many seconds the copy is older than the file, or than this moment if there is no file. Exit
+    code 1 if the copy cannot be restored, if it violates an invariant, or if *behind* is more than
     max_backup_age.
 
     Columns: copy, agent, at; of a drill: source, agent, at, behind, sent, received, offenders.

@@ -51,8 +51,8 @@ def inspector(
     the others see ``app``. Files are read by threads that start with the first request.
 
     Raises:
-        InvalidArgument: no target, or one of another type; *allow* is no function; or an invalid
-            pattern or address.
+        InvalidArgument: there is no target, or an argument has another type; or a pattern or an
+            address is invalid.
 
     """
     if not callable(allow):
