@@ -79,3 +79,14 @@ def two_homes(
         theirs.knows(ours, "near")
         theirs.homes.ping("near")
         yield ours, theirs
+
+
+def carried(sender: Postbox, recipient: Postbox, to: str, body: object) -> Any:
+    """Send a message, and return the body of the next one that arrives."""
+    sender.send(to, body)
+    sender.run_until_idle()
+    message = recipient.receive()
+    if message is None:
+        return [(each.name, each.last_error) for each in sender.peers.list()]
+    with message:
+        return message.body

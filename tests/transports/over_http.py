@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 import httpx2
+import trustme
 
 from onceward import Postbox
 from onceward.message import wire
@@ -222,3 +223,12 @@ def scripted(reply: Reply) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def files_of(authority: trustme.CA, folder: Path, name: str) -> tuple[str, str]:
+    """Return the files of a certificate for *name* and of its key."""
+    issued = authority.issue_cert(name)
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    return str(certificate), str(key)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
-from tests.transports.homes import Home, home, two_homes
+from tests.transports.homes import Home, carried, home, two_homes
 from tests.transports.over_http import a_parcel
 from tests.waiting import until
 
@@ -65,17 +64,6 @@ def send(to: Home, asked: SignedRequest) -> tuple[int, bytes]:
         url = f"{to.url}/v1/{asked.path}"
         answer = client.post(url, content=asked.body, headers=asked.headers)
         return answer.status_code, answer.content
-
-
-def carried(sender: Postbox, recipient: Postbox, to: str, body: object) -> Any:
-    """Send a message, and return the body of the next one that arrives."""
-    sender.send(to, body)
-    sender.run_until_idle()
-    message = recipient.receive()
-    if message is None:
-        return [(each.name, each.last_error) for each in sender.peers.list()]
-    with message:
-        return message.body
 
 
 def test_agents_reach_each_other_by_name(both: tuple[Home, Home]) -> None:

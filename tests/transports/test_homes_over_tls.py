@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import trustme
-from tests.transports.homes import Home, home, two_homes
-from tests.transports.test_homes import carried
+from tests.transports.homes import Home, carried, home, two_homes
+from tests.transports.over_http import files_of
 
 from onceward.errors import Unreachable
 
@@ -22,11 +22,8 @@ def authority() -> trustme.CA:
 @pytest.fixture
 def how(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
     """Return the url of a home, and the files of its certificate."""
-    issued = authority.issue_cert("localhost")
-    certificate, key = tmp_path / "home.pem", tmp_path / "home.key"
-    issued.cert_chain_pems[0].write_to_path(certificate)
-    issued.private_key_pem.write_to_path(key)
-    return {"url": "https://localhost:0", "certfile": str(certificate), "keyfile": str(key)}
+    certfile, keyfile = files_of(authority, tmp_path, "localhost")
+    return {"url": "https://localhost:0", "certfile": certfile, "keyfile": keyfile}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from tests.transports.over_http import LOOPBACK, Served, a_parcel, context, served
+from tests.transports.over_http import LOOPBACK, Served, a_parcel, context, files_of, served
 
 from onceward import Agent, Postbox
 from onceward.errors import InvalidArgument, Unreachable
@@ -91,15 +91,6 @@ def test_a_wrong_url_is_refused_when_it_is_registered(tmp_path: Path) -> None:
 def authority() -> trustme.CA:
     """Return an authority of this test."""
     return trustme.CA()
-
-
-def files_of(authority: trustme.CA, folder: Path, name: str) -> tuple[str, str]:
-    """Return the files of a certificate for *name* and of its key."""
-    issued = authority.issue_cert(name)
-    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    issued.cert_chain_pems[0].write_to_path(certificate)
-    issued.private_key_pem.write_to_path(key)
-    return str(certificate), str(key)
 
 
 @pytest.fixture

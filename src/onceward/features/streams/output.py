@@ -98,10 +98,8 @@ class MessageStreams:
         self._waits, self._waits_bytes = self._waits + 1, self._waits_bytes + size
 
     def _check_room(self, name: str, size: int, void: Tail) -> None:
-        chunks, most = (
-            self._settings.tuning.max_stream_chunks,
-            self._settings.tuning.max_stream_bytes,
-        )
+        tuning = self._settings.tuning
+        chunks, most = tuning.max_stream_chunks, tuning.max_stream_bytes
         size += self._bytes - void.bytes
         if self._count - void.chunks >= chunks:
             why = f"it would be chunk {chunks + 1} of {chunks} (max_stream_chunks)"
